@@ -1,0 +1,1 @@
+"""Choosing devices for claims: pure functions over an immutable snapshot."""

@@ -1,0 +1,1 @@
+"""GPUClaimParameters: strict decoding, defaults and validation in one place."""

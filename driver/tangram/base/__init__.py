@@ -1,0 +1,1 @@
+"""What every layer stands on: errors, time, settings, logs and metrics."""

@@ -1,0 +1,188 @@
+"""The one exception tree. Every error says what happened, and what to do next.
+
+    TangramError
+    ├── UsageError                  bad input or usage (exit code 2)
+    │   ├── ConfigurationError      a setting, flag, environment variable or file
+    │   └── InvalidObjectError      an object of the API or a file: names object and field
+    ├── KubeError                   the Kubernetes API
+    │   ├── UnreachableError        no answer: connection, TLS, timeout
+    │   └── ApiError                an answer other than success
+    │       ├── UnauthorizedError   401
+    │       ├── ForbiddenError      403
+    │       ├── NotFoundError       404
+    │       ├── ConflictError       409
+    │       ├── AlreadyExistsError  409 on create
+    │       ├── ExpiredError        410
+    │       ├── InvalidError        422
+    │       ├── TooManyRequestsError 429
+    │       └── ServerError         5xx
+    ├── HardwareError               a GPU, or the library that talks to it
+    │   ├── DriverUnavailableError  no driver, or not loaded yet: a state, retried
+    │   ├── GpuLostError            this GPU does not answer any more
+    │   └── HardwareTimeoutError    a call outlived its deadline
+    ├── PrepareError                a claim cannot be prepared on this node
+    │   ├── ClaimNotPreparableError the claim itself: not allocated, another uid, another node
+    │   └── DeviceHeldError         a device is held by another claim
+    ├── StateError                  held state on disk cannot be read or written
+    ├── SliceLimitError             a ResourceSlice would break a limit of the API
+    └── LeadershipLostError         this process is no longer the active controller
+
+Infeasible is not an error: `tangram.allocation` returns it as a value with reasons.
+"""
+
+
+class TangramError(Exception):
+    """Base of all errors of this package.
+
+    `cause` is one sentence without a full stop; `next_step` tells the reader what to do about it
+    (empty where there is nothing to do but wait).
+    """
+
+    exit_code = 1
+
+    def __init__(self, cause: str, *, next_step: str = "") -> None:
+        super().__init__(cause)
+        self.cause = cause
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return f"{self.cause}; {self.next_step}" if self.next_step else self.cause
+
+
+class UsageError(TangramError):
+    """Bad input or usage."""
+
+    exit_code = 2
+
+
+class ConfigurationError(UsageError):
+    """A setting, flag, environment variable or configuration file is wrong."""
+
+
+class InvalidObjectError(UsageError):
+    """An object (of the API, or in a file) is wrong; `field` is its path, e.g. `spec.devices.requests[0]`."""
+
+    def __init__(self, cause: str, *, object_name: str, field: str = "", next_step: str = "") -> None:
+        where = f"{object_name}: {field}" if field else object_name
+        super().__init__(f"{where}: {cause}", next_step=next_step)
+        self.object_name = object_name
+        self.field = field
+        self.problem = cause
+
+
+class KubeError(TangramError):
+    """The Kubernetes API did not do what was asked."""
+
+
+class UnreachableError(KubeError):
+    """No answer from the API server: connection refused or cut, TLS failure, timeout."""
+
+
+class ApiError(KubeError):
+    """The API server answered with something other than success.
+
+    `status` is the HTTP code, `reason` the machine-readable reason of the Status object.
+    """
+
+    def __init__(
+        self,
+        cause: str,
+        *,
+        status: int,
+        reason: str = "",
+        next_step: str = "",
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(cause, next_step=next_step)
+        self.status = status
+        self.reason = reason
+        self.retry_after_s = retry_after_s
+
+
+class UnauthorizedError(ApiError):
+    """401: the credentials are missing or no longer valid."""
+
+
+class ForbiddenError(ApiError):
+    """403: RBAC or admission does not allow this."""
+
+
+class NotFoundError(ApiError):
+    """404: no such object."""
+
+
+class ConflictError(ApiError):
+    """409: the object changed since it was read."""
+
+
+class AlreadyExistsError(ApiError):
+    """409 with reason AlreadyExists: an object of that name is there."""
+
+
+class ExpiredError(ApiError):
+    """410: the resourceVersion or continue token is too old; list again."""
+
+
+class InvalidError(ApiError):
+    """422: the API server's validation refused the object."""
+
+
+class TooManyRequestsError(ApiError):
+    """429: slow down; `retry_after_s` says for how long."""
+
+
+class ServerError(ApiError):
+    """5xx: the API server failed; try again."""
+
+
+class HardwareError(TangramError):
+    """A GPU, or the library that talks to it, failed."""
+
+
+class DriverUnavailableError(HardwareError):
+    """The GPU driver is absent or not loaded yet. A state that may pass, not a crash."""
+
+
+class GpuLostError(HardwareError):
+    """One GPU does not answer any more."""
+
+    def __init__(self, cause: str, *, uuid: str, next_step: str = "") -> None:
+        super().__init__(cause, next_step=next_step)
+        self.uuid = uuid
+
+
+class HardwareTimeoutError(HardwareError):
+    """A hardware call did not return within its deadline."""
+
+
+class PrepareError(TangramError):
+    """A claim cannot be prepared on this node."""
+
+
+class ClaimNotPreparableError(PrepareError):
+    """The claim itself is at fault: not allocated, deleted and re-created, or meant for another node."""
+
+
+class DeviceHeldError(PrepareError):
+    """A device of the claim is held by another claim; retryable once that one is unprepared."""
+
+    def __init__(self, cause: str, *, device: str, holder: str, next_step: str = "") -> None:
+        super().__init__(cause, next_step=next_step)
+        self.device = device
+        self.holder = holder
+
+
+class StateError(TangramError):
+    """Held state on disk cannot be read or written."""
+
+
+class SliceLimitError(TangramError):
+    """A ResourceSlice would break a limit of the API; `device` names the culprit."""
+
+    def __init__(self, cause: str, *, device: str = "", next_step: str = "") -> None:
+        super().__init__(cause, next_step=next_step)
+        self.device = device
+
+
+class LeadershipLostError(TangramError):
+    """This process is no longer the active controller and must stop writing."""

@@ -1,0 +1,1 @@
+"""The CEL environment of Dynamic Resource Allocation."""

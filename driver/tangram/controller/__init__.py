@@ -1,0 +1,1 @@
+"""The controller: chooses node and devices of every claim and writes the allocation."""

@@ -1,0 +1,1 @@
+"""Everything that touches a GPU, real or simulated."""

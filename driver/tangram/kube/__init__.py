@@ -1,0 +1,1 @@
+"""Talking to the Kubernetes API: client, reflector, work queue, Lease election, events."""

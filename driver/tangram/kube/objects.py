@@ -1,0 +1,347 @@
+"""The parts of Kubernetes objects that Tangram reads, as msgspec Structs.
+
+Field names follow `k8s.io/api` (resource/v1, core/v1, coordination/v1) in camel case on the wire. Unknown
+fields are ignored on decoding; objects are never written back from these types (we patch), so nothing others
+wrote is lost. Nullable lists and maps of the API arrive as None: accessors in this module turn them into
+empty ones.
+"""
+
+from typing import Any
+
+import msgspec
+
+
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=True):
+    """Base of all structs here."""
+
+
+class OwnerReference(_Object):
+    kind: str = ""
+    name: str = ""
+    uid: str = ""
+    api_version: str = ""
+    controller: bool | None = None
+
+
+class Metadata(_Object):
+    name: str = ""
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+    generation: int = 0
+    creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+    finalizers: list[str] | None = None
+    owner_references: list[OwnerReference] | None = None
+
+
+# --- resource.k8s.io/v1: ResourceSlice ---------------------------------------------------------------------
+
+
+class DeviceAttribute(_Object):
+    """Exactly one field is set."""
+
+    bool_: bool | None = msgspec.field(default=None, name="bool")
+    int_: int | None = msgspec.field(default=None, name="int")
+    string: str | None = None
+    version: str | None = None
+
+
+class DeviceCapacity(_Object):
+    value: str | int | float = "0"
+
+
+class DeviceTaint(_Object):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+    time_added: str | None = None
+
+
+class Device(_Object):
+    name: str = ""
+    attributes: dict[str, DeviceAttribute] | None = None
+    capacity: dict[str, DeviceCapacity] | None = None
+    taints: list[DeviceTaint] | None = None
+    allow_multiple_allocations: bool | None = None
+
+
+class ResourcePool(_Object):
+    name: str = ""
+    generation: int = 0
+    resource_slice_count: int = 0
+
+
+class ResourceSliceSpec(_Object):
+    driver: str = ""
+    pool: ResourcePool = ResourcePool()
+    node_name: str | None = None
+    all_nodes: bool | None = None
+    devices: list[Device] | None = None
+
+
+class ResourceSlice(_Object):
+    metadata: Metadata
+    spec: ResourceSliceSpec
+
+
+# --- resource.k8s.io/v1: DeviceClass, ResourceClaim --------------------------------------------------------
+
+
+class CelSelector(_Object):
+    expression: str = ""
+
+
+class DeviceSelector(_Object):
+    cel: CelSelector | None = None
+
+
+class OpaqueConfiguration(_Object):
+    driver: str = ""
+    parameters: msgspec.Raw = msgspec.Raw(b"null")
+
+
+class DeviceConfiguration(_Object):
+    """An entry of `config` of a class, a claim or (with `source`) an allocation."""
+
+    requests: list[str] | None = None
+    opaque: OpaqueConfiguration | None = None
+    source: str = ""
+
+
+class DeviceClassSpec(_Object):
+    selectors: list[DeviceSelector] | None = None
+    config: list[DeviceConfiguration] | None = None
+
+
+class DeviceClass(_Object):
+    metadata: Metadata
+    spec: DeviceClassSpec = DeviceClassSpec()
+
+
+class DeviceToleration(_Object):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class CapacityRequirements(_Object):
+    requests: dict[str, str | int | float] | None = None
+
+
+class DeviceSubRequest(_Object):
+    name: str = ""
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str = ""
+    count: int = 0
+    tolerations: list[DeviceToleration] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class ExactDeviceRequest(_Object):
+    device_class_name: str = ""
+    selectors: list[DeviceSelector] | None = None
+    allocation_mode: str = ""
+    count: int = 0
+    admin_access: bool | None = None
+    tolerations: list[DeviceToleration] | None = None
+    capacity: CapacityRequirements | None = None
+
+
+class DeviceRequest(_Object):
+    name: str = ""
+    exactly: ExactDeviceRequest | None = None
+    first_available: list[DeviceSubRequest] | None = None
+
+
+class DeviceConstraint(_Object):
+    requests: list[str] | None = None
+    match_attribute: str | None = None
+    distinct_attribute: str | None = None
+
+
+class DeviceClaim(_Object):
+    requests: list[DeviceRequest] | None = None
+    constraints: list[DeviceConstraint] | None = None
+    config: list[DeviceConfiguration] | None = None
+
+
+class ResourceClaimSpec(_Object):
+    devices: DeviceClaim = DeviceClaim()
+
+
+class DeviceAllocationResult(_Object):
+    request: str = ""
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    admin_access: bool | None = None
+    share_id: str | None = msgspec.field(default=None, name="shareID")
+    consumed_capacity: dict[str, str | int | float] | None = None
+
+
+class AllocatedDevices(_Object):
+    results: list[DeviceAllocationResult] | None = None
+    config: list[DeviceConfiguration] | None = None
+
+
+class NodeSelectorRequirement(_Object):
+    key: str = ""
+    operator: str = ""
+    values: list[str] | None = None
+
+
+class NodeSelectorTerm(_Object):
+    match_expressions: list[NodeSelectorRequirement] | None = None
+    match_fields: list[NodeSelectorRequirement] | None = None
+
+
+class NodeSelector(_Object):
+    node_selector_terms: list[NodeSelectorTerm] | None = None
+
+
+class AllocationResult(_Object):
+    devices: AllocatedDevices = AllocatedDevices()
+    node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class ConsumerReference(_Object):
+    api_group: str = ""
+    resource: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class ResourceClaimStatus(_Object):
+    allocation: AllocationResult | None = None
+    reserved_for: list[ConsumerReference] | None = None
+    devices: list[dict[str, Any]] | None = None
+
+
+class ResourceClaim(_Object):
+    metadata: Metadata
+    spec: ResourceClaimSpec = ResourceClaimSpec()
+    status: ResourceClaimStatus | None = None
+
+    @property
+    def allocation(self) -> AllocationResult | None:
+        """`status.allocation`; None for a claim that is not allocated."""
+        return self.status.allocation if self.status else None
+
+    @property
+    def consumers(self) -> list[ConsumerReference]:
+        """`status.reservedFor`."""
+        return (self.status.reserved_for or []) if self.status else []
+
+
+# --- core/v1 -----------------------------------------------------------------------------------------------
+
+
+class Taint(_Object):
+    key: str = ""
+    value: str = ""
+    effect: str = ""
+
+
+class Toleration(_Object):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+    toleration_seconds: int | None = None
+
+
+class NodeSpec(_Object):
+    unschedulable: bool | None = None
+    taints: list[Taint] | None = None
+
+
+class NodeStatus(_Object):
+    allocatable: dict[str, str | int | float] | None = None
+
+
+class Node(_Object):
+    metadata: Metadata
+    spec: NodeSpec = NodeSpec()
+    status: NodeStatus = NodeStatus()
+
+
+class ResourceRequirements(_Object):
+    requests: dict[str, str | int | float] | None = None
+
+
+class ContainerPort(_Object):
+    host_port: int = 0
+    host_ip: str = msgspec.field(default="", name="hostIP")
+    protocol: str = "TCP"
+
+
+class Container(_Object):
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    ports: list[ContainerPort] | None = None
+    restart_policy: str | None = None
+
+
+class NodeAffinity(_Object):
+    required_during_scheduling_ignored_during_execution: NodeSelector | None = None
+
+
+class Affinity(_Object):
+    node_affinity: NodeAffinity | None = None
+
+
+class PodResourceClaim(_Object):
+    name: str = ""
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
+class PodSchedulingGate(_Object):
+    name: str = ""
+
+
+class PodSpec(_Object):
+    node_name: str = ""
+    scheduler_name: str = ""
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
+    tolerations: list[Toleration] | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, str | int | float] | None = None
+    resource_claims: list[PodResourceClaim] | None = None
+    resources: ResourceRequirements | None = None
+    scheduling_gates: list[PodSchedulingGate] | None = None
+    priority: int | None = None
+
+
+class PodResourceClaimStatus(_Object):
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodCondition(_Object):
+    type: str = ""
+    status: str = ""
+    reason: str | None = None
+    message: str | None = None
+
+
+class PodStatus(_Object):
+    phase: str = ""
+    conditions: list[PodCondition] | None = None
+    resource_claim_statuses: list[PodResourceClaimStatus] | None = None
+    nominated_node_name: str | None = None
+
+
+class Pod(_Object):
+    metadata: Metadata
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()

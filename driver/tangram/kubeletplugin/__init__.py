@@ -1,0 +1,1 @@
+"""A DRA kubelet-plugin library that knows no GPU."""

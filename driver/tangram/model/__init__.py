@@ -1,0 +1,1 @@
+"""Frozen values of the domain: GPUs, links, device names, quantities. No I/O."""

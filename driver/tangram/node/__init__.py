@@ -1,0 +1,1 @@
+"""The node plugin: publishes this node's GPUs and prepares claims."""

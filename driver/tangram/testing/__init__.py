@@ -1,0 +1,1 @@
+"""Public fakes for tests and the playground."""
