@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 
-class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=True):
+class _Object(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False):
     """Base of all structs here."""
 
 
-class OwnerReference(_Object):
+class OwnerReference(_Object, frozen=True, kw_only=True):
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -23,7 +23,7 @@ class OwnerReference(_Object):
     controller: bool | None = None
 
 
-class Metadata(_Object):
+class Metadata(_Object, frozen=True, kw_only=True):
     name: str = ""
     namespace: str = ""
     uid: str = ""
@@ -40,7 +40,7 @@ class Metadata(_Object):
 # --- resource.k8s.io/v1: ResourceSlice ---------------------------------------------------------------------
 
 
-class DeviceAttribute(_Object):
+class DeviceAttribute(_Object, frozen=True, kw_only=True):
     """Exactly one field is set."""
 
     bool_: bool | None = msgspec.field(default=None, name="bool")
@@ -49,18 +49,18 @@ class DeviceAttribute(_Object):
     version: str | None = None
 
 
-class DeviceCapacity(_Object):
+class DeviceCapacity(_Object, frozen=True, kw_only=True):
     value: str | int | float = "0"
 
 
-class DeviceTaint(_Object):
+class DeviceTaint(_Object, frozen=True, kw_only=True):
     key: str = ""
     value: str = ""
     effect: str = ""
     time_added: str | None = None
 
 
-class Device(_Object):
+class Device(_Object, frozen=True, kw_only=True):
     name: str = ""
     attributes: dict[str, DeviceAttribute] | None = None
     capacity: dict[str, DeviceCapacity] | None = None
@@ -68,13 +68,13 @@ class Device(_Object):
     allow_multiple_allocations: bool | None = None
 
 
-class ResourcePool(_Object):
+class ResourcePool(_Object, frozen=True, kw_only=True):
     name: str = ""
     generation: int = 0
     resource_slice_count: int = 0
 
 
-class ResourceSliceSpec(_Object):
+class ResourceSliceSpec(_Object, frozen=True, kw_only=True):
     driver: str = ""
     pool: ResourcePool = ResourcePool()
     node_name: str | None = None
@@ -82,7 +82,7 @@ class ResourceSliceSpec(_Object):
     devices: list[Device] | None = None
 
 
-class ResourceSlice(_Object):
+class ResourceSlice(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     spec: ResourceSliceSpec
 
@@ -90,20 +90,20 @@ class ResourceSlice(_Object):
 # --- resource.k8s.io/v1: DeviceClass, ResourceClaim --------------------------------------------------------
 
 
-class CelSelector(_Object):
+class CelSelector(_Object, frozen=True, kw_only=True):
     expression: str = ""
 
 
-class DeviceSelector(_Object):
+class DeviceSelector(_Object, frozen=True, kw_only=True):
     cel: CelSelector | None = None
 
 
-class OpaqueConfiguration(_Object):
+class OpaqueConfiguration(_Object, frozen=True, kw_only=True):
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"null")
 
 
-class DeviceConfiguration(_Object):
+class DeviceConfiguration(_Object, frozen=True, kw_only=True):
     """An entry of `config` of a class, a claim or (with `source`) an allocation."""
 
     requests: list[str] | None = None
@@ -111,17 +111,17 @@ class DeviceConfiguration(_Object):
     source: str = ""
 
 
-class DeviceClassSpec(_Object):
+class DeviceClassSpec(_Object, frozen=True, kw_only=True):
     selectors: list[DeviceSelector] | None = None
     config: list[DeviceConfiguration] | None = None
 
 
-class DeviceClass(_Object):
+class DeviceClass(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     spec: DeviceClassSpec = DeviceClassSpec()
 
 
-class DeviceToleration(_Object):
+class DeviceToleration(_Object, frozen=True, kw_only=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -129,11 +129,11 @@ class DeviceToleration(_Object):
     toleration_seconds: int | None = None
 
 
-class CapacityRequirements(_Object):
+class CapacityRequirements(_Object, frozen=True, kw_only=True):
     requests: dict[str, str | int | float] | None = None
 
 
-class DeviceSubRequest(_Object):
+class DeviceSubRequest(_Object, frozen=True, kw_only=True):
     name: str = ""
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
@@ -143,7 +143,7 @@ class DeviceSubRequest(_Object):
     capacity: CapacityRequirements | None = None
 
 
-class ExactDeviceRequest(_Object):
+class ExactDeviceRequest(_Object, frozen=True, kw_only=True):
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
     allocation_mode: str = ""
@@ -153,29 +153,29 @@ class ExactDeviceRequest(_Object):
     capacity: CapacityRequirements | None = None
 
 
-class DeviceRequest(_Object):
+class DeviceRequest(_Object, frozen=True, kw_only=True):
     name: str = ""
     exactly: ExactDeviceRequest | None = None
     first_available: list[DeviceSubRequest] | None = None
 
 
-class DeviceConstraint(_Object):
+class DeviceConstraint(_Object, frozen=True, kw_only=True):
     requests: list[str] | None = None
     match_attribute: str | None = None
     distinct_attribute: str | None = None
 
 
-class DeviceClaim(_Object):
+class DeviceClaim(_Object, frozen=True, kw_only=True):
     requests: list[DeviceRequest] | None = None
     constraints: list[DeviceConstraint] | None = None
     config: list[DeviceConfiguration] | None = None
 
 
-class ResourceClaimSpec(_Object):
+class ResourceClaimSpec(_Object, frozen=True, kw_only=True):
     devices: DeviceClaim = DeviceClaim()
 
 
-class DeviceAllocationResult(_Object):
+class DeviceAllocationResult(_Object, frozen=True, kw_only=True):
     request: str = ""
     driver: str = ""
     pool: str = ""
@@ -185,46 +185,46 @@ class DeviceAllocationResult(_Object):
     consumed_capacity: dict[str, str | int | float] | None = None
 
 
-class AllocatedDevices(_Object):
+class AllocatedDevices(_Object, frozen=True, kw_only=True):
     results: list[DeviceAllocationResult] | None = None
     config: list[DeviceConfiguration] | None = None
 
 
-class NodeSelectorRequirement(_Object):
+class NodeSelectorRequirement(_Object, frozen=True, kw_only=True):
     key: str = ""
     operator: str = ""
     values: list[str] | None = None
 
 
-class NodeSelectorTerm(_Object):
+class NodeSelectorTerm(_Object, frozen=True, kw_only=True):
     match_expressions: list[NodeSelectorRequirement] | None = None
     match_fields: list[NodeSelectorRequirement] | None = None
 
 
-class NodeSelector(_Object):
+class NodeSelector(_Object, frozen=True, kw_only=True):
     node_selector_terms: list[NodeSelectorTerm] | None = None
 
 
-class AllocationResult(_Object):
+class AllocationResult(_Object, frozen=True, kw_only=True):
     devices: AllocatedDevices = AllocatedDevices()
     node_selector: NodeSelector | None = None
     allocation_timestamp: str | None = None
 
 
-class ConsumerReference(_Object):
+class ConsumerReference(_Object, frozen=True, kw_only=True):
     api_group: str = ""
     resource: str = ""
     name: str = ""
     uid: str = ""
 
 
-class ResourceClaimStatus(_Object):
+class ResourceClaimStatus(_Object, frozen=True, kw_only=True):
     allocation: AllocationResult | None = None
     reserved_for: list[ConsumerReference] | None = None
     devices: list[dict[str, Any]] | None = None
 
 
-class ResourceClaim(_Object):
+class ResourceClaim(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     spec: ResourceClaimSpec = ResourceClaimSpec()
     status: ResourceClaimStatus | None = None
@@ -243,13 +243,13 @@ class ResourceClaim(_Object):
 # --- core/v1 -----------------------------------------------------------------------------------------------
 
 
-class Taint(_Object):
+class Taint(_Object, frozen=True, kw_only=True):
     key: str = ""
     value: str = ""
     effect: str = ""
 
 
-class Toleration(_Object):
+class Toleration(_Object, frozen=True, kw_only=True):
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -257,57 +257,57 @@ class Toleration(_Object):
     toleration_seconds: int | None = None
 
 
-class NodeSpec(_Object):
+class NodeSpec(_Object, frozen=True, kw_only=True):
     unschedulable: bool | None = None
     taints: list[Taint] | None = None
 
 
-class NodeStatus(_Object):
+class NodeStatus(_Object, frozen=True, kw_only=True):
     allocatable: dict[str, str | int | float] | None = None
 
 
-class Node(_Object):
+class Node(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 
 
-class ResourceRequirements(_Object):
+class ResourceRequirements(_Object, frozen=True, kw_only=True):
     requests: dict[str, str | int | float] | None = None
 
 
-class ContainerPort(_Object):
+class ContainerPort(_Object, frozen=True, kw_only=True):
     host_port: int = 0
     host_ip: str = msgspec.field(default="", name="hostIP")
     protocol: str = "TCP"
 
 
-class Container(_Object):
+class Container(_Object, frozen=True, kw_only=True):
     name: str = ""
     resources: ResourceRequirements | None = None
     ports: list[ContainerPort] | None = None
     restart_policy: str | None = None
 
 
-class NodeAffinity(_Object):
+class NodeAffinity(_Object, frozen=True, kw_only=True):
     required_during_scheduling_ignored_during_execution: NodeSelector | None = None
 
 
-class Affinity(_Object):
+class Affinity(_Object, frozen=True, kw_only=True):
     node_affinity: NodeAffinity | None = None
 
 
-class PodResourceClaim(_Object):
+class PodResourceClaim(_Object, frozen=True, kw_only=True):
     name: str = ""
     resource_claim_name: str | None = None
     resource_claim_template_name: str | None = None
 
 
-class PodSchedulingGate(_Object):
+class PodSchedulingGate(_Object, frozen=True, kw_only=True):
     name: str = ""
 
 
-class PodSpec(_Object):
+class PodSpec(_Object, frozen=True, kw_only=True):
     node_name: str = ""
     scheduler_name: str = ""
     node_selector: dict[str, str] | None = None
@@ -322,26 +322,26 @@ class PodSpec(_Object):
     priority: int | None = None
 
 
-class PodResourceClaimStatus(_Object):
+class PodResourceClaimStatus(_Object, frozen=True, kw_only=True):
     name: str = ""
     resource_claim_name: str | None = None
 
 
-class PodCondition(_Object):
+class PodCondition(_Object, frozen=True, kw_only=True):
     type: str = ""
     status: str = ""
     reason: str | None = None
     message: str | None = None
 
 
-class PodStatus(_Object):
+class PodStatus(_Object, frozen=True, kw_only=True):
     phase: str = ""
     conditions: list[PodCondition] | None = None
     resource_claim_statuses: list[PodResourceClaimStatus] | None = None
     nominated_node_name: str | None = None
 
 
-class Pod(_Object):
+class Pod(_Object, frozen=True, kw_only=True):
     metadata: Metadata
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
