@@ -1,9 +1,9 @@
 """The NVLink matrix of a node: who is linked to whom, how wide, and how a row is published.
 
 A row travels in the string attribute `nvlinkLinks` (at most 64 bytes): `sw:18` for a GPU with 18 links to
-A row travels in the string attribute `nvlinkLinks` (at most 64 bytes): `sw:18` for a GPU with 18 links to
 the switch that connects the GPUs of the node, else `1:2,3:1` (peer ordinal : links). The matrix is rebuilt
 from the rows of all GPUs of a node. Link semantics: NVML `nvmlDeviceGetNvLinkRemoteDeviceType`.
+"""
 
 import re
 from collections.abc import Iterable, Sequence
