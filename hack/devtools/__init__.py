@@ -1,0 +1,1 @@
+"""What the commands in hack/ share: lock files, chart rendering, test reports."""
