@@ -85,7 +85,10 @@ def main() -> int:
     if arguments.check:
         stale = [str(lock.path.relative_to(ROOT)) for lock in stale_locks(project)]
         if stale:
-            print(f"not made from the present pyproject.toml: {', '.join(stale)}; run ./hack/lock", file=sys.stderr)
+            print(
+                f"not made from the present pyproject.toml: {', '.join(stale)}; run ./hack/lock",
+                file=sys.stderr,
+            )
         return 1 if stale else 0
     for lock in LOCKS:
         pins = _compile(lock, upgrade=arguments.upgrade)
