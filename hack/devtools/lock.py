@@ -22,7 +22,10 @@ _MARK = "# requirements-digest: sha256:"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    """One lock file; `group` adds a dependency group, `constraint` names the lock whose versions it must share."""
+    """One lock file.
+
+    `group` adds a dependency group; `constraint` is the lock whose versions this one must share.
+    """
 
     path: Path
     group: str = ""
@@ -59,12 +62,12 @@ def stale_locks(project: dict[str, Any]) -> list[Lock]:
 
 def _compile(lock: Lock, *, upgrade: bool) -> str:
     """Resolves again; versions already in the lock are kept unless `upgrade`."""
-    command = [Path(sysconfig.get_path("scripts"), "uv"), "pip", "compile", PROJECT.name]
+    command = [f"{sysconfig.get_path('scripts')}/uv", "pip", "compile", PROJECT.name]
     command += ["--universal", "--generate-hashes", "--no-header", "--quiet"]
     if lock.group:
         command += ["--group", lock.group]
     if lock.constraint:
-        command += ["--constraint", lock.constraint.relative_to(ROOT)]
+        command += ["--constraint", str(lock.constraint.relative_to(ROOT))]
     with tempfile.TemporaryDirectory() as scratch:
         target = Path(scratch, lock.path.name)
         if not upgrade:
