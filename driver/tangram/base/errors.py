@@ -3,7 +3,12 @@
     TangramError
     ├── UsageError                  bad input or usage (exit code 2)
     │   ├── ConfigurationError      a setting, flag, environment variable or file
-    │   └── InvalidObjectError      an object of the API or a file: names object and field
+    │   ├── InvalidObjectError      an object of the API or a file: names object and field
+    │   └── CelError                a CEL expression
+    │       ├── CelCompileError     it is not valid: syntax, names, types
+    │       │   └── CelNotSupportedError  it is valid CEL that this version cannot evaluate yet
+    │       └── CelRuntimeError     it failed for one device
+    │           └── CelBudgetError  it costs too much to evaluate
     ├── KubeError                   the Kubernetes API
     │   ├── UnreachableError        no answer: connection, TLS, timeout
     │   └── ApiError                an answer other than success
@@ -68,6 +73,44 @@ class InvalidObjectError(UsageError):
         self.object_name = object_name
         self.field = field
         self.problem = cause
+
+
+class CelError(UsageError):
+    """A CEL expression is wrong, or went wrong for a device."""
+
+
+class CelCompileError(CelError):
+    """A CEL expression is not valid; `line` and `column` (both from 1) say where, the message shows the place."""
+
+    def __init__(self, cause: str, *, expression: str, offset: int, next_step: str = "") -> None:
+        super().__init__(cause, next_step=next_step)
+        before = expression[:offset]
+        self.line = before.count("\n") + 1
+        self.column = offset - (before.rfind("\n") + 1) + 1
+        self._excerpt = _excerpt(expression.split("\n")[self.line - 1], column=self.column)
+
+    def __str__(self) -> str:
+        where = f"column {self.column}" if self.line == 1 else f"line {self.line}, column {self.column}"
+        return f"CEL {where}: {super().__str__()}\n{self._excerpt}"
+
+
+class CelNotSupportedError(CelCompileError):
+    """The expression uses a part of CEL that this version does not evaluate yet. Never silently false."""
+
+
+class CelRuntimeError(CelError):
+    """Evaluating a CEL expression failed for one device, for example at an attribute that it lacks."""
+
+
+class CelBudgetError(CelRuntimeError):
+    """Evaluating the expression costs more than is allowed. No `||` absorbs this."""
+
+
+def _excerpt(line: str, *, column: int, width: int = 72) -> str:
+    """The part of the line around the column, with a caret below."""
+    start = max(0, column - 1 - width // 2)
+    shown = line[start : start + width].replace("\t", " ")
+    return f"  {shown}\n  {' ' * (column - 1 - start)}^"
 
 
 class KubeError(TangramError):
