@@ -17,6 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = ROOT / "pyproject.toml"
+_NOTE = "# Made by ./hack/lock from pyproject.toml; do not edit."
 _MARK = "# requirements-digest: sha256:"
 
 
@@ -95,8 +96,8 @@ def main() -> int:
         return 1 if stale else 0
     for lock in LOCKS:
         pins = _compile(lock, upgrade=arguments.upgrade)
-        header = f"# Made by ./hack/lock from pyproject.toml; do not edit.\n{_MARK}{requirements_digest(lock, project)}\n"
-        lock.path.write_text(header + pins, encoding="utf-8")
+        mark = _MARK + requirements_digest(lock, project)
+        lock.path.write_text(f"{_NOTE}\n{mark}\n{pins}", encoding="utf-8")
         print(lock.path.relative_to(ROOT))
     return 0
 
