@@ -5,6 +5,7 @@ import sys
 from typing import Any, Literal, TextIO
 
 import structlog
+import structlog.tracebacks
 
 Logger = structlog.typing.FilteringBoundLogger
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -28,7 +29,9 @@ def configure_logging(
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     if log_format == "json":
-        processors.append(structlog.processors.dict_tracebacks)
+        # Without the locals of the frames: they may hold tokens and whole objects.
+        transform = structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+        processors.append(structlog.processors.ExceptionRenderer(transform))
     structlog.configure(
         processors=[*processors, renderer],
         wrapper_class=structlog.make_filtering_bound_logger(numeric),

@@ -1,0 +1,107 @@
+"""The command `tangram`: finds the command named on the line and loads only what that one needs."""
+
+import argparse
+import difflib
+import importlib
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+from tangram import __version__
+from tangram.base.errors import TangramError
+
+_COMMANDS = {
+    ("node", "run"): ("tangram.cli.node", "publish this node's GPUs and prepare claims (DaemonSet)"),
+    ("controller", "run"): ("tangram.cli.controller", "choose node and devices of every claim (Deployment)"),
+}
+_GROUPS = {"node": "the kubelet plugin of one node", "controller": "the allocator of the cluster"}
+
+_DESCRIPTION = """\
+Tangram is a Kubernetes DRA driver for GPUs. A pod asks for a GPU by memory, type or NVLink peers in a
+ResourceClaim; the controller chooses the node and the devices that fit best, the node plugin publishes the
+GPUs of its node and hands the chosen ones to the containers through CDI.
+"""
+
+_EPILOG = """\
+examples:
+  tangram node run --node-name worker-1                    publish the GPUs of this node
+  tangram node run --node-name demo --simulate t4-x4       the same with simulated GPUs: no GPU needed
+  tangram controller run --kubeconfig ~/.kube/config       allocate claims from outside the cluster
+  tangram node run --node-name worker-1 --print-config     show the settings as they would hold
+
+exit codes:
+  0 yes or done    1 internal error or unreachable    2 bad input or usage    3 the answer is no
+"""
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with errors in the form of every Tangram error: cause and next step."""
+
+    def error(self, message: str) -> NoReturn:
+        flag = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
+        close = difflib.get_close_matches(flag, self._option_string_actions, n=1)
+        hint = f"did you mean {close[0]}? " if close and message.startswith("unrecognized") else ""
+        self.exit(2, f"error: {message}\nnext: {hint}see {self.prog} --help\n")
+
+
+def build_parser(words: Sequence[str]) -> Parser:
+    """The parser of the whole command line; only the command that `words` begin with gets its flags."""
+    parser = Parser(
+        prog="tangram",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"tangram {__version__}")
+    groups = parser.add_subparsers(metavar="command", required=True)
+    for group, group_help in _GROUPS.items():
+        group_parser = groups.add_parser(group, help=group_help, description=group_help, allow_abbrev=False)
+        actions = group_parser.add_subparsers(metavar="action", required=True)
+        for path, (module, text) in _COMMANDS.items():
+            if path[0] != group:
+                continue
+            command = actions.add_parser(
+                path[1],
+                help=text,
+                formatter_class=argparse.RawDescriptionHelpFormatter,
+                allow_abbrev=False,
+            )
+            if tuple(words[:2]) == path:
+                importlib.import_module(module).configure(command)
+    return parser
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit code; SystemExit is argparse's for --help and usage errors."""
+    words = sys.argv[1:] if words is None else words
+    parser = build_parser(words)
+    arguments, unknown = parser.parse_known_args(words)
+    if unknown:
+        _command_parser(parser, words).error(f"unrecognized arguments: {' '.join(unknown)}")
+    try:
+        code: int = arguments.command(arguments)
+    except TangramError as error:
+        print_error(error)
+        return error.exit_code
+    return code
+
+
+def _command_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:
+    """The parser of the command that the words name: it knows the flags to suggest."""
+    for word in words[:2]:
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction) and word in action.choices:
+                parser = action.choices[word]
+    return parser
+
+
+def print_error(error: TangramError) -> None:
+    """Cause and next step on standard error."""
+    print(f"error: {error.cause}", file=sys.stderr)
+    if error.next_step:
+        print(f"next: {error.next_step}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
