@@ -2,6 +2,7 @@
 
 import pytest
 from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
+
 from tangram.kubeletplugin.proto import (
     dra_v1_pb2,
     dra_v1beta1_pb2,
