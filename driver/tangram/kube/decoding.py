@@ -1,0 +1,87 @@
+"""JSON of the API to values: hostile input ends in an error that names object and field."""
+
+import re
+from typing import Any, NamedTuple, TypeVar
+
+import msgspec
+
+from tangram.base.errors import InvalidObjectError
+
+T = TypeVar("T")
+
+_MAX_NAME = 300
+_PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
+
+
+class ObjectKey(NamedTuple):
+    """What names an object within its resource; `namespace` is empty for cluster-scoped ones."""
+
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+class _Metadata(msgspec.Struct, frozen=True, rename="camel", gc=False):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+    resource_version: str = ""
+
+    @property
+    def key(self) -> ObjectKey:
+        return ObjectKey(self.namespace, self.name)
+
+
+class Identity(msgspec.Struct, frozen=True, gc=False):
+    """The part of any object that says which one it is, and which version of it."""
+
+    metadata: _Metadata
+
+
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+
+
+def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
+    if kind not in _decoders:
+        _decoders[kind] = msgspec.json.Decoder(kind)
+    return _decoders[kind]
+
+
+def decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
+    """`data` as a `kind` (a msgspec Struct of `tangram.kube.objects`).
+
+    Raises InvalidObjectError with the object's kind and name, and the path of the field where there is one.
+    """
+    try:
+        value: T = _decoder(kind).decode(data)
+    # RecursionError: a few kB of `[[[[…` under a field nobody reads.
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise _invalid(error, name=_describe(data, kind)) from None
+    return value
+
+
+def identify(data: bytes | msgspec.Raw) -> Identity:
+    """Name, namespace, uid and resourceVersion of any object; InvalidObjectError if it has no name."""
+    return decode(data, Identity)
+
+
+def _invalid(error: Exception, *, name: str) -> InvalidObjectError:
+    text = str(error)
+    found = _PATH.search(text)
+    return InvalidObjectError(
+        text[: found.start()] if found else text,
+        object_name=name,
+        field=found["path"] if found else "",
+        next_step="correct the object, or update Tangram if this Kubernetes version writes it so",
+    )
+
+
+def _describe(data: bytes | msgspec.Raw, kind: type[Any]) -> str:
+    label = "object" if kind is Identity else kind.__name__
+    try:
+        key: ObjectKey = _decoder(Identity).decode(data).metadata.key
+    except (msgspec.DecodeError, RecursionError):
+        return f"{label} without a readable name"
+    return f"{label} {str(key)[:_MAX_NAME]}"

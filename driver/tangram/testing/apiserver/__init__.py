@@ -1,0 +1,17 @@
+"""A fake Kubernetes API server for tests and the playground."""
+
+from tangram.testing.apiserver.catalog import CONFIG_MAPS, NAMESPACES, RESOURCE_CLAIM_TEMPLATES, VERSIONS
+from tangram.testing.apiserver.faults import Fault, Faults
+from tangram.testing.apiserver.http import LoggedRequest
+from tangram.testing.apiserver.server import FakeApiServer
+
+__all__ = [
+    "CONFIG_MAPS",
+    "NAMESPACES",
+    "RESOURCE_CLAIM_TEMPLATES",
+    "VERSIONS",
+    "FakeApiServer",
+    "Fault",
+    "Faults",
+    "LoggedRequest",
+]

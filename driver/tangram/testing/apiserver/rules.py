@@ -1,0 +1,109 @@
+"""Defaults, feature gates and validation of each resource: the one place that knows which has which."""
+
+from collections.abc import Callable, Set
+from typing import Any
+
+from tangram.kube.resources import (
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Resource,
+)
+from tangram.testing.apiserver import claims, slices
+from tangram.testing.apiserver.catalog import EXTENDED_RESOURCE, RESOURCE_CLAIM_TEMPLATES, Version
+from tangram.testing.apiserver.store import Object
+
+_MAX_NOTE_BYTES = 1024
+
+
+def apply_defaults(resource: Resource, obj: Object, *, now: str) -> None:
+    """Fills in what the API defines for absent fields, in place."""
+    if resource == RESOURCE_CLAIMS:
+        claims.apply_defaults(obj.get("spec"))
+    elif resource == RESOURCE_CLAIM_TEMPLATES:
+        claims.apply_defaults((obj.get("spec") or {}).get("spec"))
+    elif resource == RESOURCE_SLICES:
+        slices.apply_defaults(obj, now=now)
+    elif resource == PODS:
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("schedulerName", "default-scheduler")
+        spec.setdefault("restartPolicy", "Always")
+        spec.setdefault("terminationGracePeriodSeconds", 30)
+
+
+def drop_disabled_fields(resource: Resource, new: Object, old: Object | None, *, features: Set[str]) -> None:
+    """Removes, silently as a real server, the fields whose feature gate is off, in place."""
+    if resource == RESOURCE_CLAIMS:
+        claims.drop_disabled_spec(new.get("spec"), features=features)
+        claims.drop_disabled_status(new, old, features=features)
+    elif resource == RESOURCE_CLAIM_TEMPLATES:
+        claims.drop_disabled_spec((new.get("spec") or {}).get("spec"), features=features)
+    elif resource == RESOURCE_SLICES:
+        slices.drop_disabled(new.get("spec"), features=features)
+    elif resource == DEVICE_CLASSES and EXTENDED_RESOURCE not in features:
+        (new.get("spec") or {}).pop("extendedResourceName", None)
+
+
+def validate(resource: Resource, new: Object, old: Object | None, *, version: Version) -> list[str]:
+    """The problems of a write, as the API server words them; `old` is None on create."""
+    validator = _VALIDATORS.get(resource)
+    if validator is None:
+        return []
+    try:
+        return validator(new, old, version)
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        # Types are not checked one by one here: a list where a map belongs is a decoding error of the server.
+        return [f"<body>: Invalid value: cannot be decoded: {error!r}"]
+
+
+def _validate_lease(new: Object, _old: Object | None, _version: Version) -> list[str]:
+    spec = new.get("spec") or {}
+    problems = []
+    if (duration := spec.get("leaseDurationSeconds")) is not None and duration <= 0:
+        problems.append(f"spec.leaseDurationSeconds: Invalid value: {duration}: must be greater than 0")
+    if (transitions := spec.get("leaseTransitions")) is not None and transitions < 0:
+        problems.append(
+            f"spec.leaseTransitions: Invalid value: {transitions}: must be greater than or equal to 0"
+        )
+    return problems
+
+
+def _validate_event(new: Object, old: Object | None, _version: Version) -> list[str]:
+    problems = [
+        f"{field}: Required value"
+        for field in ("eventTime", "reportingController", "reportingInstance", "action", "reason")
+        if not new.get(field)
+    ]
+    problems += [
+        f"{field}: Invalid value: can have at most 128 characters"
+        for field in ("reportingInstance", "action", "reason")
+        if len(new.get(field) or "") > 128
+    ]
+    if new.get("type") not in {"Normal", "Warning"}:
+        problems.append(f'type: Invalid value: "{new.get("type")}"')
+    if len((new.get("note") or "").encode()) > _MAX_NOTE_BYTES:
+        problems.append("note: Invalid value: can have at most 1024 bytes")
+    namespace = (new.get("regarding") or {}).get("namespace") or "default"
+    if new["metadata"]["namespace"] != namespace:
+        problems.append("regarding.namespace: Invalid value: does not match event.namespace")
+    series = new.get("series")
+    if series is not None and (series.get("count", 0) < 2 or not series.get("lastObservedTime")):
+        problems.append("series: Invalid value: count must be at least 2 and lastObservedTime set")
+    if old is not None:
+        problems += [
+            f"{field}: Invalid value: field is immutable"
+            for field in sorted((new.keys() | old.keys()) - {"metadata", "series"})
+            if new.get(field) != old.get(field)
+        ]
+    return problems
+
+
+_VALIDATORS: dict[Resource, Callable[[Any, Any, Version], list[str]]] = {
+    RESOURCE_CLAIMS: claims.validate,
+    RESOURCE_SLICES: slices.validate,
+    LEASES: _validate_lease,
+    EVENTS: _validate_event,
+}
