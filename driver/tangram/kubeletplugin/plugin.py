@@ -112,21 +112,18 @@ class KubeletPlugin:
         self._upkeep = asyncio.create_task(self._keep_up(), name="kubeletplugin-upkeep")
 
     async def stop(self, *, grace_s: float) -> None:
-        """Withdraws from the kubelet, refuses new calls (UNAVAILABLE), gives running ones `grace_s`.
+        """Refuses new calls (UNAVAILABLE), gives running ones `grace_s`, withdraws from the kubelet.
 
-        Removes only this process's sockets. Work still running after `grace_s` is cancelled.
+        Work still running after `grace_s` is cancelled. Removes only this process's sockets.
         """
         if self._upkeep is not None:
             self._upkeep.cancel()
             await asyncio.wait({self._upkeep})
             self._upkeep = None
-        self._registrar.hide()
         self._health.close()
-        await asyncio.gather(
-            self._registrar.stop(grace_s=_REGISTRAR_GRACE_S),
-            self._dra.stop(grace_s=grace_s),
-            self._claims.drain(grace_s=grace_s),
-        )
+        # The kubelet hangs up, running calls and all, as soon as the registration socket is gone: not before.
+        await asyncio.gather(self._dra.stop(grace_s=grace_s), self._claims.drain(grace_s=grace_s))
+        await self._registrar.stop(grace_s=_REGISTRAR_GRACE_S)
         self._registration.forget()
         _log.info("plugin_stopped", driver=self._driver_name)
 

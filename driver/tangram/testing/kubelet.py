@@ -152,14 +152,20 @@ class FakeKubelet:
                 await self._client.delete(RESOURCE_SLICES, name=item["metadata"]["name"])
 
     async def plugin(self, driver_name: str, *, timeout_s: float = 10.0) -> RegisteredPlugin:
-        """The instance the kubelet would call now: the newest connected one. Waits for it; TimeoutError."""
+        """The newest connected instance. Waits for one; TimeoutError."""
         async with asyncio.timeout(timeout_s):
             while True:
-                candidates = [p for p in self._plugins.values() if p.driver_name == driver_name]
-                for candidate in reversed(candidates):
+                for candidate in reversed(self.plugins(driver_name)):
                     if candidate.connected:
                         return candidate
                 await asyncio.sleep(_SCAN_INTERVAL_S)
+
+    async def _choose(self, driver_name: str) -> RegisteredPlugin:
+        """The newest connected instance, else the newest; waits only while there is none."""
+        async with asyncio.timeout(10), self._changed:
+            await self._changed.wait_for(lambda: self.plugins(driver_name))
+        candidates = self.plugins(driver_name)
+        return next((plugin for plugin in reversed(candidates) if plugin.connected), candidates[-1])
 
     def plugins(self, driver_name: str) -> list[RegisteredPlugin]:
         """All registered instances, oldest first."""
@@ -182,7 +188,7 @@ class FakeKubelet:
 
         Raises TangramError for an answer that the kubelet refuses, AioRpcError for a failed call.
         """
-        plugin = await self.plugin(driver_name)
+        plugin = await self._choose(driver_name)
         messages, stub = _DRA[plugin.service]
         response = await stub(plugin.channel).NodePrepareResources(
             messages.NodePrepareResourcesRequest(claims=_claims(messages, claims)), timeout=timeout_s
@@ -194,7 +200,7 @@ class FakeKubelet:
         self, driver_name: str, claims: Sequence[ClaimReference], *, timeout_s: float = CALL_TIMEOUT_S
     ) -> dict[str, str]:
         """Errors by claim uid, empty on success. Raises as `prepare`."""
-        plugin = await self.plugin(driver_name)
+        plugin = await self._choose(driver_name)
         messages, stub = _DRA[plugin.service]
         response = await stub(plugin.channel).NodeUnprepareResources(
             messages.NodeUnprepareResourcesRequest(claims=_claims(messages, claims)), timeout=timeout_s
@@ -271,12 +277,14 @@ class FakeKubelet:
     def _add(self, path: Path, info: registration_v1_pb2.PluginInfo) -> None:
         # In the plugin's order, not the kubelet's.
         service = next(version for version in info.supported_versions if version in self._versions)
+        channel = grpc.aio.insecure_channel(f"unix:{info.endpoint}", options=_CHANNEL_OPTIONS)
+        channel.get_state(try_to_connect=True)
         self._plugins[path] = RegisteredPlugin(
             driver_name=info.name,
             endpoint=info.endpoint,
             service=service,
             supported_versions=tuple(info.supported_versions),
-            channel=grpc.aio.insecure_channel(f"unix:{info.endpoint}", options=_CHANNEL_OPTIONS),
+            channel=channel,
         )
 
     async def _deregister(self, path: Path) -> None:
