@@ -1,0 +1,84 @@
+"""The examples are valid objects, alike in form, and safe to apply side by side."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+from devtools.render import ROOT
+
+from tangram import DRIVER_NAME
+
+FILES = sorted((ROOT / "deploy/examples").glob("*.yaml"))
+
+
+def _objects(file: Path) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(file.read_text(encoding="utf-8")))
+
+
+def _pod_specs(file: Path) -> Iterator[dict[str, Any]]:
+    for manifest in _objects(file):
+        if manifest["kind"] == "Pod":
+            yield manifest["spec"]
+        elif manifest["kind"] in ("Job", "Deployment"):
+            yield manifest["spec"]["template"]["spec"]
+
+
+def _claim_specs(file: Path) -> Iterator[dict[str, Any]]:
+    for manifest in _objects(file):
+        if manifest["kind"] == "ResourceClaim":
+            yield manifest["spec"]
+        elif manifest["kind"] == "ResourceClaimTemplate":
+            yield manifest["spec"]["spec"]
+
+
+@pytest.mark.parametrize("version", ["1.34", "1.35", "1.36", "1.37"])
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_is_valid(file: Path, version: str) -> None:
+    for manifest in _objects(file):
+        kubernetes_validate.validate(manifest, version, strict=True)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_says_what_it_shows_and_how_to_see_it(file: Path) -> None:
+    comment = re.match(r"(# .*\n)+", file.read_text(encoding="utf-8"))
+    assert comment
+    assert f"#   kubectl apply -f deploy/examples/{file.name}\n" in comment[0]
+    assert comment[0].count("#   kubectl ") >= 2
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_names_only_what_it_brings(file: Path) -> None:
+    brought = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in _objects(file)}
+    for spec in _pod_specs(file):
+        pod_claims = set()
+        for claim in spec["resourceClaims"]:
+            pod_claims.add(claim["name"])
+            if "resourceClaimName" in claim:
+                assert ("ResourceClaim", claim["resourceClaimName"]) in brought
+            else:
+                assert ("ResourceClaimTemplate", claim["resourceClaimTemplateName"]) in brought
+        for container in spec["containers"]:
+            used = {claim["name"] for claim in container.get("resources", {}).get("claims", [])}
+            assert used <= pod_claims
+    for claim_spec in _claim_specs(file):
+        for request in claim_spec["devices"]["requests"]:
+            assert request["exactly"]["deviceClassName"] == DRIVER_NAME
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_containers_are_alike(file: Path) -> None:
+    for spec in _pod_specs(file):
+        for container in spec["containers"]:
+            assert container["image"] == "busybox:1.36"
+            assert container["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_names_are_unique() -> None:
+    names = [
+        (manifest["kind"], manifest["metadata"]["name"]) for file in FILES for manifest in _objects(file)
+    ]
+    assert len(names) == len(set(names))
