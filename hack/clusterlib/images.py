@@ -1,4 +1,4 @@
-"""Two test images without a registry: an OCI archive made from Debian's static busybox.
+"""Test images without a registry: an OCI archive made from Debian's static busybox.
 
 Format: https://github.com/opencontainers/image-spec (image layout 1.0.0 in a tar).
 """
@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 BUSYBOX_IMAGE = "localhost/busybox:1"
+# The image of deploy/examples, under the name by which a cluster with a registry pulls it.
+EXAMPLES_IMAGE = "docker.io/library/busybox:1.36"
 PAUSE_IMAGE = "localhost/pause:1"
 
 _BUSYBOX = Path("/bin/busybox")
@@ -19,11 +21,12 @@ _PLATFORM = {"architecture": "amd64", "os": "linux"}
 
 
 def write_test_images(archive: Path) -> None:
-    """Write BUSYBOX_IMAGE and PAUSE_IMAGE, which share one layer, into one archive."""
+    """Write all images, which share one layer, into one archive."""
     applets = subprocess.run([_BUSYBOX, "--list"], capture_output=True, text=True, check=True).stdout.split()
     layer = busybox_layer(_BUSYBOX.read_bytes(), applets)
     commands = {
         BUSYBOX_IMAGE: ["/bin/sh"],
+        EXAMPLES_IMAGE: ["/bin/sh"],
         # The sandbox container only holds the pod's namespaces; the runtime ends it with SIGKILL.
         PAUSE_IMAGE: ["/bin/sleep", "2147483647"],
     }

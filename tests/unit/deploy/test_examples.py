@@ -8,8 +8,8 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
-from devtools.render import ROOT
 
+from devtools.render import ROOT
 from tangram import DRIVER_NAME
 
 FILES = sorted((ROOT / "deploy/examples").glob("*.yaml"))
