@@ -2,8 +2,11 @@
 
 import asyncio
 import time
+from collections.abc import Coroutine
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -33,6 +36,21 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+
+async def within(work: Coroutine[Any, Any, T], *, seconds: float, clock: Clock) -> T:
+    """The result of `work`; TimeoutError, with `work` cancelled, once `seconds` of `clock` have passed."""
+    task = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(seconds))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise TimeoutError(f"no result within {seconds:g} s")
+        return task.result()
+    finally:
+        task.cancel()
+        timer.cancel()
+        await asyncio.wait({task, timer})
 
 
 def rfc3339(moment: datetime) -> str:

@@ -102,6 +102,10 @@ class OpaqueConfiguration(_Object, frozen=True, kw_only=True):
     driver: str = ""
     parameters: msgspec.Raw = msgspec.Raw(b"null")
 
+    def __post_init__(self) -> None:
+        # A Raw is a view: without a copy it would keep the whole page of a list in memory.
+        msgspec.structs.force_setattr(self, "parameters", self.parameters.copy())
+
 
 class DeviceConfiguration(_Object, frozen=True, kw_only=True):
     """An entry of `config` of a class, a claim or (with `source`) an allocation."""
@@ -238,6 +242,21 @@ class ResourceClaim(_Object, frozen=True, kw_only=True):
     def consumers(self) -> list[ConsumerReference]:
         """`status.reservedFor`."""
         return (self.status.reserved_for or []) if self.status else []
+
+
+# --- coordination.k8s.io/v1: Lease -------------------------------------------------------------------------
+
+
+class LeaseSpec(_Object, frozen=True, kw_only=True):
+    holder_identity: str | None = None
+    lease_duration_seconds: int | None = None
+    lease_transitions: int | None = None
+    renew_time: str | None = None
+
+
+class Lease(_Object, frozen=True, kw_only=True):
+    metadata: Metadata
+    spec: LeaseSpec = LeaseSpec()
 
 
 # --- core/v1 -----------------------------------------------------------------------------------------------

@@ -237,6 +237,8 @@ async def _body(request: web.Request) -> Any:
     data = await request.read()
     if not data:
         return None
+    if not request.content_type.endswith(("json", "octet-stream")):
+        raise ApiError(f"{request.content_type} is not served", status=415, reason="UnsupportedMediaType")
     try:
         return json.loads(data)
     except ValueError as error:

@@ -100,9 +100,8 @@ def _resources(group: str, version: str) -> dict[str, Any]:
             entry["shortNames"] = SHORT_NAMES[resource.plural]
         entries.append(entry)
         if resource in WITH_STATUS:
-            entries.append(
-                {**entry, "name": f"{resource.plural}/status", "verbs": ["get", "patch", "update"]}
-            )
+            status = {"name": f"{resource.plural}/status", "verbs": ["get", "patch", "update"]}
+            entries.append({**entry, **status, "singularName": "", "shortNames": []})
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",
