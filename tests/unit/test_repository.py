@@ -209,4 +209,5 @@ def test_every_example_is_indexed_and_tested() -> None:
     assert indexed == EXAMPLES
     tests = "\n".join(text for name, text in TEXTS.items() if name.startswith("tests/cluster/"))
     for example in EXAMPLES:
-        assert Path(example).stem in tests, example
+        number = Path(example).stem.partition("-")[0]
+        assert f'example("{number}")' in tests, example
