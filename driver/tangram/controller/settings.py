@@ -1,4 +1,4 @@
-"""The settings of `tangram controller run`."""
+"""What `tangram controller run` can be told."""
 
 from typing import Annotated
 
@@ -6,35 +6,40 @@ from msgspec import Meta
 
 from tangram.base.settings import CommandSettings
 
-_DNS_LABEL = r"^[a-z0-9]([a-z0-9-]*[a-z0-9])?$"
-_DNS_SUBDOMAIN = r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"
 
+class ControllerSettings(CommandSettings, frozen=True, kw_only=True, rename="camel"):
+    """Settings of the controller."""
 
-class ControllerSettings(CommandSettings, frozen=True, kw_only=True):
-    """What the controller can be told."""
-
-    namespace: Annotated[
-        str,
-        Meta(
-            description="namespace of the Lease that elects the active controller",
-            max_length=63,
-            pattern=_DNS_LABEL,
-            extra={"expected": "a namespace name"},
-        ),
-    ] = "tangram-system"
+    namespace: Annotated[str, Meta(description="namespace of the Lease", min_length=1)] = "tangram-system"
     lease_name: Annotated[
-        str,
-        Meta(
-            description="name of that Lease",
-            max_length=253,
-            pattern=_DNS_SUBDOMAIN,
-            extra={"expected": "an object name"},
-        ),
+        str, Meta(description="Lease that decides which replica is active", min_length=1)
     ] = "tangram-controller"
     identity: Annotated[
         str,
         Meta(
-            description="this process in the Lease, unique among the replicas; empty: the host name",
-            max_length=128,
+            description="name of this replica in the Lease, unique among replicas; empty: host name and a "
+            "random suffix"
         ),
     ] = ""
+    exclusion_initial_s: Annotated[
+        float,
+        Meta(
+            description="how long a node is not offered again to a pod after kube-scheduler took an "
+            "allocation there back; doubles with each time",
+            gt=0,
+            le=3600,
+            extra={"unit": "seconds"},
+        ),
+    ] = 30.0
+    exclusion_maximum_s: Annotated[
+        float, Meta(description="upper bound of that time", gt=0, le=86400, extra={"unit": "seconds"})
+    ] = 600.0
+    idle_claim_ttl_s: Annotated[
+        float,
+        Meta(
+            description="how long a claim stays allocated that no pod uses and none ever reserved",
+            ge=0,
+            le=86400,
+            extra={"unit": "seconds"},
+        ),
+    ] = 60.0

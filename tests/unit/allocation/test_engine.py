@@ -1,0 +1,280 @@
+"""The engine: which node, which devices, and the reasons where there are none."""
+
+import random
+from itertools import combinations
+
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.fleet import CUBE_MESH, machine, node
+
+from tangram.allocation import (
+    Batch,
+    ClaimKey,
+    ClaimRequest,
+    Code,
+    DeviceRequest,
+    Group,
+    MatchAttribute,
+    NodeDevices,
+    PodDecision,
+    PodKey,
+    PodRequest,
+    Refusal,
+    Settings,
+    Snapshot,
+    Statistics,
+    allocate,
+    summarize,
+)
+from tangram.cel import compile_expression
+
+A100 = machine(switch_links=12)
+DGX1 = machine("Tesla V100-SXM2-32GB", memory_gib=32, mesh=CUBE_MESH)
+T4 = machine("Tesla T4", count=4, memory_gib=15)
+
+
+def request(count: int = 1, *, name: str = "gpu", linked: int = 1, selector: str = "") -> DeviceRequest:
+    return DeviceRequest(
+        name=name,
+        count=count,
+        class_name="gpu.resource.admin",
+        selectors=(compile_expression(selector),) if selector else (),
+        linked_set_size=linked,
+    )
+
+
+def claim(name: str, *requests: DeviceRequest, match: str = "") -> ClaimRequest:
+    constraints = (MatchAttribute(attribute=match),) if match else ()
+    return ClaimRequest(key=ClaimKey("default", name, name), requests=requests, constraints=constraints)
+
+
+def pod(name: str, *claims: ClaimRequest, **more: object) -> PodRequest:
+    return PodRequest(key=PodKey("default", name, name), claims=claims, **more)  # type: ignore[arg-type]
+
+
+def snapshot(*nodes: NodeDevices, held: dict[str, tuple[int, ...]] | None = None, **more: object) -> Snapshot:
+    """`held`: node → positions of devices that others hold."""
+    by_name = {n.node: n for n in nodes}
+    holder = ClaimKey("other", "claim", "uid")
+    taken = {by_name[name].devices[i].id: (holder,) for name, held_ in (held or {}).items() for i in held_}
+    return Snapshot(nodes=by_name, held=taken, **more)  # type: ignore[arg-type]
+
+
+def decide(state: Snapshot, *pods: PodRequest, atomic: bool = False) -> tuple[PodDecision, ...]:
+    batch: Batch = (Group(pods=pods, atomic=atomic),)
+    return allocate(state, batch, Settings(), Statistics()).pods
+
+
+def chosen(state: Snapshot, decision: PodDecision) -> tuple[str, tuple[int, ...]]:
+    """Node and positions of the devices given."""
+    assert decision.placement is not None, summarize(decision.reasons)
+    on = state.nodes[decision.placement.node]
+    results = [result for c in decision.placement.claims for result in c.results]
+    return on.node, tuple(sorted(on.index_of[result.device] for result in results))
+
+
+def place(state: Snapshot, *claims: ClaimRequest, **more: object) -> tuple[str, tuple[int, ...]]:
+    return chosen(state, decide(state, pod("p", *claims, **more))[0])
+
+
+def refused(state: Snapshot, *claims: ClaimRequest, **more: object) -> str:
+    decision = decide(state, pod("p", *claims, **more))[0]
+    assert decision.placement is None
+    return summarize(decision.reasons)
+
+
+class TestNodeChoice:
+    def test_the_fullest_node_that_fits_wins(self) -> None:
+        state = snapshot(node("a", A100), node("b", A100), held={"b": (0, 1, 2)})
+        assert place(state, claim("c", request()))[0] == "b"
+
+    def test_equal_nodes_are_taken_by_name(self) -> None:
+        assert place(snapshot(node("b", A100), node("a", A100)), claim("c", request()))[0] == "a"
+
+    def test_a_small_demand_spares_the_big_gpus(self) -> None:
+        state = snapshot(node("a", A100), node("t", T4), held={"a": (0, 1, 2, 3, 4, 5, 6)})
+        assert place(state, claim("c", request()))[0] == "t"
+
+    def test_linked_gpus_are_preferred_across_nodes(self) -> None:
+        state = snapshot(node("a", A100), node("t", T4))
+        assert place(state, claim("c", request(2)))[0] == "a"
+
+    def test_a_nomination_beats_every_score(self) -> None:
+        state = snapshot(node("a", A100), node("b", A100), held={"a": (0,)})
+        assert place(state, claim("c", request()), preferred_node="b")[0] == "b"
+
+    def test_refused_nodes_are_left_out(self) -> None:
+        state = snapshot(node("a", A100), node("b", A100))
+        no = {"a": Refusal(Code.NODE_UNSUITABLE, "on cordoned nodes")}
+        assert place(state, claim("c", request()), refused_nodes=no)[0] == "b"
+
+    def test_other_resources_of_the_node_count_down_within_a_batch(self) -> None:
+        free = {"a": {"cpu": 1500}, "b": {"cpu": 4000}}
+        state = snapshot(node("a", A100), node("b", A100), free_resources=free)
+        pods = [pod(str(i), claim(str(i), request()), resources={"cpu": 1000}) for i in range(3)]
+        decisions = decide(state, *pods)
+        assert [chosen(state, d)[0] for d in decisions] == ["a", "b", "b"]
+
+    def test_the_runner_up_is_named(self) -> None:
+        state = snapshot(node("a", A100), node("b", A100), held={"b": (0,)})
+        placement = decide(state, pod("p", claim("c", request())))[0].placement
+        assert placement is not None
+        assert placement.runner_up is not None
+        assert placement.runner_up[0] == "a"
+        assert placement.runner_up[1] < placement.terms
+
+
+class TestSetChoice:
+    def test_two_gpus_get_the_widest_pair(self) -> None:
+        _, pair = place(snapshot(node("d", DGX1)), claim("c", request(2)))
+        assert CUBE_MESH[pair[0]][pair[1]] == 2
+
+    def test_four_gpus_get_a_clique_of_the_cube_mesh(self) -> None:
+        _, quad = place(snapshot(node("d", DGX1)), claim("c", request(4)))
+        assert all(b in CUBE_MESH[a] for a, b in combinations(quad, 2))
+
+    def test_one_gpu_comes_from_the_broken_quad(self) -> None:
+        for taken in range(8):
+            state = snapshot(node("d", DGX1), held={"d": (taken,)})
+            _, (got,) = place(state, claim("c", request()))
+            free = [i for i in range(8) if i not in (taken, got)]
+            assert any(
+                all(b in CUBE_MESH[a] for a, b in combinations(quad, 2)) for quad in combinations(free, 4)
+            ), f"{taken} was taken, {got} broke the last quad"
+
+    def test_on_a_switch_single_gpus_keep_published_groups_whole(self) -> None:
+        state = snapshot(node("a", A100), held={"a": (5,)})
+        assert place(state, claim("c", request()))[1] == (4,)
+
+    def test_soft_preference_takes_unlinked_gpus_rather_than_none(self) -> None:
+        state = snapshot(node("d", DGX1), held={"d": (0, 1, 2, 4, 6, 7)})
+        assert place(state, claim("c", request(2)))[1] == (3, 5)
+
+    def test_all_claims_of_a_pod_land_on_one_node_disjoint(self) -> None:
+        state = snapshot(node("a", A100), node("b", A100), held={"a": (0, 1, 2, 3, 4)})
+        where, devices = place(state, claim("x", request(2)), claim("y", request(2)))
+        assert where == "b"
+        assert len(set(devices)) == 4
+
+    def test_a_request_with_few_candidates_is_not_starved_by_one_before_it(self) -> None:
+        only_first = 'device.attributes["gpu.resource.admin"].ordinal == 0'
+        _, devices = place(
+            snapshot(node("a", A100)),
+            claim("c", request(name="any"), request(name="first", selector=only_first)),
+        )
+        assert devices == (0, 1)
+
+    def test_a_linked_set_that_a_demand_asks_for_is_strict(self) -> None:
+        state = snapshot(node("d", DGX1), held={"d": (0, 4)})
+        assert "no 4 of those are linked (largest free linked set: 3)" in refused(
+            state, claim("c", request(4, linked=4))
+        )
+
+    def test_eight_gpus_in_linked_sets_of_four(self) -> None:
+        assert place(snapshot(node("d", DGX1)), claim("c", request(8, linked=4)))[1] == tuple(range(8))
+
+
+class TestConstraints:
+    def test_match_attribute_takes_devices_of_one_group(self) -> None:
+        state = snapshot(node("a", A100), held={"a": (1,)})
+        _, quad = place(state, claim("c", request(4), match="gpu.resource.admin/nvlinkGroup4"))
+        assert quad == (4, 5, 6, 7)
+
+    def test_devices_without_the_attribute_do_not_match(self) -> None:
+        text = refused(
+            snapshot(node("t", T4)), claim("c", request(2), match="gpu.resource.admin/nvlinkGroup2")
+        )
+        assert "no 2 of those agree in gpu.resource.admin/nvlinkGroup2" in text
+
+    def test_a_constraint_binds_the_requests_it_names_only(self) -> None:
+        numa = "resource.kubernetes.io/numaNode"
+        constraint = MatchAttribute(attribute=numa, requests=frozenset({"x", "y"}))
+        c = ClaimRequest(
+            key=ClaimKey("default", "c", "c"),
+            requests=(request(2, name="x"), request(2, name="y"), request(4, name="z")),
+            constraints=(constraint,),
+        )
+        decision = decide(snapshot(node("a", A100)), pod("p", c))[0]
+        assert decision.placement is not None
+        index = node("a", A100).index_of
+        got = {r.request: set() for r in decision.placement.claims[0].results}  # type: dict[str, set[int]]
+        for result in decision.placement.claims[0].results:
+            got[result.request].add(index[result.device] // 4)
+        assert len(got["x"] | got["y"]) == 1
+
+
+class TestReasons:
+    def test_every_gpu_is_counted_once(self) -> None:
+        state = snapshot(node("a", A100), node("t", T4), held={"a": (0, 1, 2)})
+        selector = 'device.capacity["gpu.resource.admin"].memory.compareTo(quantity("40Gi")) >= 0'
+        text = refused(state, claim("c", request(6, selector=selector)))
+        assert text.startswith("12 GPUs on 2 nodes: ")
+        assert "3 in use by other claims" in text
+        assert "4 not selected by" in text
+        assert "5 on a fit, but request gpu needs 6" in text
+
+    def test_no_gpu_at_all(self) -> None:
+        assert refused(Snapshot(nodes={}), claim("c", request())) == (
+            "no node offers a GPU that this driver allocates"
+        )
+
+    def test_nodes_short_of_cpu(self) -> None:
+        state = snapshot(node("a", A100), free_resources={"a": {"cpu": 100}})
+        text = refused(state, claim("c", request()), resources={"cpu": 200})
+        assert text == "8 GPUs on 1 node: 8 on nodes with too little cpu left"
+
+    def test_a_selector_that_fails_is_fatal_and_names_device_and_cause(self) -> None:
+        selector = 'device.attributes["gpu.resource.admin"].noSuchThing == 1'
+        text = refused(snapshot(node("a", A100)), claim("c", request(selector=selector)))
+        assert "noSuchThing" in text
+        assert "no such key" in text
+        assert "has(" in text
+
+
+class TestGroups:
+    def test_atomic_all_or_none(self) -> None:
+        state = snapshot(node("a", A100), held={"a": (0, 1)})
+        pods = [pod(str(i), claim(str(i), request(4))) for i in range(2)]
+        assert [d.placement is not None for d in decide(state, *pods)] == [True, False]
+        decisions = decide(state, *pods, atomic=True)
+        assert [d.placement for d in decisions] == [None, None]
+        assert "request gpu needs 4" in summarize(decisions[0].reasons)
+
+
+@given(data=st.data())
+def test_nothing_is_given_twice_and_order_of_input_does_not_matter(data: st.DataObject) -> None:
+    fleet = [node("a", A100), node("d", DGX1), node("t", T4)]
+    held = {
+        n.node: tuple(data.draw(st.sets(st.integers(0, len(n.devices) - 1)), label=n.node)) for n in fleet
+    }
+    sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
+    pods = [pod(str(i), claim(str(i), request(size))) for i, size in enumerate(sizes)]
+    state = snapshot(*fleet, held=held)
+    decisions = decide(state, *pods)
+    given_ = [r.device for d in decisions if d.placement for c in d.placement.claims for r in c.results]
+    assert len(given_) == len(set(given_))
+    assert not set(given_) & set(state.held)
+    for size, decision in zip(sizes, decisions, strict=True):
+        if decision.placement:
+            assert sum(len(c.results) for c in decision.placement.claims) == size
+    shuffled = fleet[:]
+    random.Random(len(sizes)).shuffle(shuffled)
+    again = decide(snapshot(*shuffled, held=dict(reversed(held.items()))), *pods)
+    assert [d.placement for d in again] == [d.placement for d in decisions]
+
+
+@given(data=st.data())
+def test_feasible_exactly_when_brute_force_finds_a_set(data: st.DataObject) -> None:
+    dgx = node("d", DGX1)
+    held = data.draw(st.sets(st.integers(0, 7)))
+    size = data.draw(st.sampled_from([1, 2, 3, 4]))
+    state = snapshot(dgx, held={"d": tuple(held)})
+    free = [i for i in range(8) if i not in held]
+    exists = any(
+        all(b in CUBE_MESH[a] for a, b in combinations(group, 2)) for group in combinations(free, size)
+    )
+    decision = decide(state, pod("p", claim("c", request(size, linked=size))))[0]
+    assert (decision.placement is not None) == exists
+    # What is freed stays feasible: more room never hurts.
+    if decision.placement is not None:
+        assert decide(snapshot(dgx), pod("p", claim("c", request(size, linked=size))))[0].placement

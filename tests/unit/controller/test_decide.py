@@ -1,0 +1,319 @@
+"""What to do about a pod, for each situation of the allocation protocol."""
+
+from typing import Any
+
+import pytest
+from tests.fleet import claim, device_class, kube_node, machine, pod, slices
+from tests.unit.controller.world import World
+
+from tangram import DRIVER_NAME
+from tangram.controller.claims import claim_key
+from tangram.controller.decide import Action, Allocate, Free, Nothing, Placed, Wait
+from tangram.controller.ledger import Assumption
+from tangram.kube.decoding import ObjectKey
+from tangram.model.devices import gpu_devices
+
+A100 = machine(switch_links=12)
+NAMES = [device.name for device in gpu_devices(A100, allocator="controller")]
+
+
+def allocated(item: dict[str, Any], node: str, *devices: str, **status: Any) -> dict[str, Any]:
+    results = [
+        {"request": "gpu", "driver": DRIVER_NAME, "pool": f"{DRIVER_NAME}/{node}", "device": name}
+        for name in devices
+    ]
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    allocation = {"devices": {"results": results}, "nodeSelector": {"nodeSelectorTerms": [term]}}
+    return {**item, "status": {"allocation": allocation, **status}}
+
+
+def fill(world: World, node: str, count: int) -> None:
+    """Takes GPUs of a node for somebody else."""
+    world.put(allocated(claim(f"filler-{node}"), node, *NAMES[:count]))
+
+
+def node_of(action: Action) -> str:
+    assert isinstance(action, Allocate), action
+    return action.placement.node
+
+
+class TestNothing:
+    def test_a_pod_without_claims_or_with_none_of_ours(self) -> None:
+        world = World(n1=A100)
+        world.put(pod("plain"))
+        assert world.decide("plain") == Nothing()
+        world.put(device_class("nic", 'device.driver == "nic.example.com"'))
+        world.put(claim("nic", class_name="nic"))
+        world.put(pod("nic", "nic"))
+        assert world.decide("nic") == Nothing()
+        assert world.decide("unknown") == Nothing()
+
+    def test_a_pod_whose_claims_are_not_all_there(self) -> None:
+        world = World(n1=A100)
+        world.put(claim("a"))
+        world.put(pod("p", "a", "b"))
+        assert world.decide("p") == Nothing()
+        world.put(claim("b"))
+        assert isinstance(world.decide("p"), Allocate)
+
+    def test_a_template_claim_not_generated_yet(self) -> None:
+        world = World(n1=A100)
+        item = pod("p")
+        item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+        world.put(item)
+        assert world.decide("p") == Nothing()
+        generated = claim("p-gpu-x7", owner=item)
+        world.put(generated)
+        statuses = [{"name": "gpu", "resourceClaimName": "p-gpu-x7"}]
+        world.put({**item, "status": {"phase": "Pending", "resourceClaimStatuses": statuses}})
+        assert isinstance(world.decide("p"), Allocate)
+
+    def test_a_generated_claim_of_an_earlier_pod_of_that_name(self) -> None:
+        world = World(n1=A100)
+        item = pod("p")
+        item["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+        item["status"]["resourceClaimStatuses"] = [{"name": "gpu", "resourceClaimName": "p-gpu-x7"}]
+        world.put(claim("p-gpu-x7", owner={"metadata": {"name": "p", "uid": "earlier"}}))
+        world.put(item)
+        assert world.decide("p") == Nothing()
+
+    @pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+    def test_a_pod_that_has_started_or_ended(self, phase: str) -> None:
+        world = World(n1=A100)
+        world.put(claim("a"))
+        world.put({**pod("p", "a"), "status": {"phase": phase}})
+        assert world.decide("p") == Nothing()
+
+    def test_a_pod_or_claim_that_is_being_deleted(self) -> None:
+        world = World(n1=A100)
+        going = claim("a")
+        going["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        world.put(going)
+        world.put(pod("p", "a"))
+        assert world.decide("p") == Nothing()
+
+    def test_a_gated_pod_holds_no_devices(self) -> None:
+        world = World(n1=A100)
+        world.put(claim("a"))
+        world.put(pod("p", "a", schedulingGates=[{"name": "queue"}]))
+        assert world.decide("p") == Nothing()
+
+
+class TestAllocate:
+    def test_all_claims_of_the_pod_on_one_node(self) -> None:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 6)
+        world.put(claim("a", count=2))
+        world.put(claim("b", count=2))
+        world.put(pod("p", "a", "b"))
+        action = world.decide("p")
+        assert node_of(action) == "n2"
+        assert isinstance(action, Allocate)
+        assert [c.metadata.name for c in action.claims] == ["a", "b"]
+
+    def test_taints_cpu_and_cordons_are_respected(self) -> None:
+        world = World(n1=A100, n2=A100, n3=A100)
+        fill(world, "n1", 4)
+        fill(world, "n2", 2)
+        world.put(kube_node("n1", taints=[{"key": "x", "effect": "NoSchedule"}]))
+        world.put(kube_node("n2", cpu="1"))
+        world.put(claim("a"))
+        container = {"name": "c", "resources": {"requests": {"cpu": "2"}}}
+        world.put(pod("p", "a", containers=[container]))
+        assert node_of(world.decide("p")) == "n3"
+        world.put(kube_node("n3", unschedulable=True))
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert "8 on cordoned nodes" in action.why
+        assert "8 on nodes with too little cpu left" in action.why
+        assert "8 on nodes with the untolerated taint x:NoSchedule" in action.why
+
+    def test_pods_of_the_node_and_placed_ones_count(self) -> None:
+        world = World(n1=A100)
+        container = {"name": "c", "resources": {"requests": {"cpu": "5"}}}
+        world.put(pod("other", nodeName="n1", containers=[container]))
+        world.put(claim("a"))
+        world.put(pod("p", "a", containers=[container]))
+        assert isinstance(world.decide("p"), Wait)
+        world.put({**pod("other", nodeName="n1", containers=[container]), "status": {"phase": "Succeeded"}})
+        assert node_of(world.decide("p")) == "n1"
+        world.put(pod("q", containers=[container]))
+        world.state.place(ObjectKey("default", "q"), "n1")
+        assert isinstance(world.decide("p"), Wait)
+        world.state.unplace(ObjectKey("default", "q"))
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_a_pod_that_names_its_node_has_no_other(self) -> None:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 1)
+        world.put(claim("a"))
+        world.put(pod("p", "a", nodeName="n2"))
+        assert node_of(world.decide("p")) == "n2"
+        fill(world, "n2", 8)
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert "8 on other nodes than n2, which the pod names" in action.why
+
+    def test_a_claim_of_another_driver_pins_the_node(self) -> None:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 1)
+        world.put(device_class("nic", 'device.driver == "nic.example.com"'))
+        world.put(allocated(claim("nic", class_name="nic"), "n2"))
+        world.put(claim("a"))
+        world.put(pod("p", "a", "nic"))
+        assert node_of(world.decide("p")) == "n2"
+
+    def test_an_incomplete_pool_is_not_allocated_from(self) -> None:
+        world = World(n1=A100)
+        world.put(claim("a"))
+        world.put(pod("p", "a"))
+        last = slices("n1", A100)[-1]
+        world.delete(last)
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert "republishing (7 of 8 slices are there)" in action.why
+        world.put(last)
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_devices_of_scheduler_nodes_are_not_ours(self) -> None:
+        world = World()
+        world.put(kube_node("n1"))
+        for item in slices("n1", A100, allocator="scheduler"):
+            world.put(item)
+        world.put(claim("a"))
+        world.put(pod("p", "a"))
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert action.why == "no node offers a GPU that this driver allocates"
+
+    def test_an_assumed_allocation_counts_before_it_is_seen(self) -> None:
+        world = World(n1=A100)
+        world.put(claim("a"))
+        world.put(pod("p", "a"))
+        first = world.decide("p")
+        assert isinstance(first, Allocate)
+        devices = tuple(r.device for r in first.placement.claims[0].results)
+        world.state.ledger.assume(claim_key(first.claims[0]), Assumption(node="n1", devices=devices))
+        assert world.decide("p") == Placed("n1")
+        world.put(claim("b"))
+        world.put(pod("q", "b"))
+        second = world.decide("q")
+        assert isinstance(second, Allocate)
+        assert not set(devices) & {r.device for r in second.placement.claims[0].results}
+
+
+class TestSiblings:
+    def test_an_allocated_sibling_pins_the_node(self) -> None:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 1)
+        world.put(allocated(claim("a"), "n2", NAMES[0]))
+        world.put(claim("b"))
+        world.put(pod("p", "a", "b"))
+        assert node_of(world.decide("p")) == "n2"
+
+    def test_a_sibling_in_the_wrong_place_is_freed(self) -> None:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 6)
+        world.put(allocated(claim("a"), "n1", NAMES[7]))
+        world.put(claim("b", count=2))
+        item = world.put(pod("p", "a", "b"))
+        action = world.decide("p")
+        assert isinstance(action, Free)
+        assert [c.metadata.name for c in action.claims] == ["a"]
+        # Reserved for this pod alone it may still be taken back; for another pod it may not.
+        mine = {"resource": "pods", "name": "p", "uid": item["metadata"]["uid"]}
+        world.put(allocated(claim("a"), "n1", NAMES[7], reservedFor=[mine]))
+        assert isinstance(world.decide("p"), Free)
+        world.put(allocated(claim("a"), "n1", NAMES[7], reservedFor=[{**mine, "uid": "other"}]))
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert "where claim a is allocated" in action.why
+
+    def test_freeing_a_sibling_that_would_not_help_is_not_done(self) -> None:
+        world = World(n1=A100)
+        fill(world, "n1", 6)
+        world.put(allocated(claim("a"), "n1", NAMES[7]))
+        world.put(claim("b", count=2))
+        world.put(pod("p", "a", "b"))
+        assert isinstance(world.decide("p"), Wait)
+
+    def test_a_pod_bound_away_from_its_claim_is_told(self) -> None:
+        world = World(n1=A100, n2=A100)
+        world.put(allocated(claim("a"), "n1", NAMES[0]))
+        world.put(pod("p", "a", nodeName="n2"))
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert "allocated on node n1, but the pod is bound to n2" in action.why
+
+
+class TestVeto:
+    def vetoed(self, **more: Any) -> World:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 1)
+        world.put({**pod("p", "a"), "status": {"phase": "Pending", **more}})
+        world.put(claim("a"))
+        assert node_of(world.decide("p")) == "n1"
+        world.put(allocated(claim("a"), "n1", NAMES[1]))
+        assert world.decide("p") == Placed("n1")
+        world.put(claim("a"))
+        return world
+
+    async def test_the_node_is_excluded_for_a_while(self) -> None:
+        world = self.vetoed()
+        assert node_of(world.decide("p")) == "n2"
+        world.put(kube_node("n2", unschedulable=True))
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert "8 on nodes that kube-scheduler refused for this pod lately" in action.why
+        assert action.retry_s == pytest.approx(30)
+        await world.clock.advance(30)
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_a_change_of_the_node_ends_the_exclusion(self) -> None:
+        world = self.vetoed()
+        world.put(kube_node("n1", cpu="16"))
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_a_heartbeat_does_not(self) -> None:
+        world = self.vetoed()
+        world.put(kube_node("n1"))
+        assert node_of(world.decide("p")) == "n2"
+
+    def test_a_nomination_is_no_veto(self) -> None:
+        world = self.vetoed(nominatedNodeName="n1")
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_our_own_deallocation_is_no_veto(self) -> None:
+        world = World(n1=A100)
+        world.put(pod("p", "a"))
+        held = world.put(allocated(claim("a"), "n1", NAMES[0]))
+        world.state.deallocating.add(claim_key(world.state.claims[ObjectKey("default", "a")]))
+        world.put({**held, "status": {}})
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_other_pods_may_still_use_the_node(self) -> None:
+        world = self.vetoed()
+        world.put(claim("b"))
+        world.put(pod("q", "b"))
+        assert node_of(world.decide("q")) == "n1"
+
+
+class TestWaking:
+    def test_freed_devices_wake_waiting_pods(self) -> None:
+        world = World(n1=A100)
+        filler = allocated(claim("filler"), "n1", *NAMES)
+        world.put(filler)
+        world.put(claim("a"))
+        world.put(pod("p", "a"))
+        assert isinstance(world.decide("p"), Wait)
+        world.state.waiting.add(ObjectKey("default", "p"))
+        world.queued.clear()
+        world.put(claim("filler"))
+        assert ObjectKey("default", "p") in world.queued
+
+    def test_a_claim_appearing_wakes_its_pod(self) -> None:
+        world = World(n1=A100)
+        world.put(pod("p", "a"))
+        world.queued.clear()
+        world.put(claim("a"))
+        assert world.queued == [ObjectKey("default", "p")]
