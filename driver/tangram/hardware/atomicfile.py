@@ -1,0 +1,74 @@
+"""Files that are there whole or not at all, whatever happens while they are written."""
+
+import contextlib
+import errno
+import os
+import secrets
+from pathlib import Path
+
+from tangram.base.errors import StateError
+
+_NEXT_STEPS = {
+    errno.ENOSPC: "free space on that file system",
+    errno.EDQUOT: "raise the quota on that file system",
+    errno.EROFS: "mount that file system writable",
+    errno.EACCES: "let this process write there",
+    errno.EPERM: "let this process write there",
+}
+
+
+def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
+    """Writes by temporary file, fsync, rename and fsync of the directory; makes the directory if need be.
+
+    A reader, and the disk after a crash, has the old content or the new one. A process killed in between
+    leaves only a temporary file (`remove_leftovers`). StateError names the path and what to do.
+    """
+    try:
+        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+        try:
+            _replace(path, data, mode)
+        except FileNotFoundError:
+            # Another process that starts just now took the temporary file for a leftover.
+            _replace(path, data, mode)
+        _sync_directory(path.parent)
+    except OSError as error:
+        raise state_error(error, path, "cannot be written") from error
+
+
+def remove_leftovers(directory: Path, *, name_prefix: str) -> None:
+    """Removes the temporary files that killed processes left of files whose names begin so."""
+    for leftover in directory.glob(f".{name_prefix}*.tmp"):
+        with contextlib.suppress(OSError):
+            leftover.unlink()
+
+
+def state_error(error: OSError, path: Path, what: str) -> StateError:
+    """The error of the house for an error of the operating system about a file."""
+    return StateError(
+        f"{path} {what}: {error.strerror or error}",
+        next_step=_NEXT_STEPS.get(error.errno or 0, "check the directory and its file system"),
+    )
+
+
+def _replace(path: Path, data: bytes, mode: int) -> None:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fchmod(descriptor, mode)
+            os.fsync(descriptor)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+def _sync_directory(directory: Path) -> None:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

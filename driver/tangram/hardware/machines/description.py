@@ -1,0 +1,219 @@
+"""What a machine description says: the schema of the YAML files and its rules."""
+
+import difflib
+import re
+from collections.abc import Iterable
+from typing import Annotated, Any, Literal, NoReturn
+
+import msgspec
+from msgspec import Meta, Struct
+
+from tangram.base.errors import InvalidObjectError
+from tangram.hardware.pci import BUS_ID
+from tangram.model.gpu import MigMode
+
+MAXIMUM_GPUS = 64
+MAXIMUM_LINKS = 36
+"""NVML_NVLINK_MAX_LINKS of current drivers."""
+SWITCH = "switch"
+"""The key of `nvlinks` for links that end at the switch of the node."""
+
+_Text = Annotated[str, Meta(min_length=1, max_length=64)]
+_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
+
+
+class _Strict(
+    Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
+):
+    pass
+
+
+class GpuModel(_Strict, frozen=True, kw_only=True):
+    """A product. Names as NVML prints them, `brand` and `architecture` as NVIDIA's DRA driver publishes them.
+
+    `memory_mib` is NVML's total in MiB; null where the board reports none (unified memory).
+    `multiprocessors` null where the driver cannot tell.
+    """
+
+    name: _Text
+    product_name: Annotated[str, Meta(min_length=1, max_length=96)]
+    brand: _Text = "unknown"
+    architecture: _Text = "unknown"
+    compute_capability: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+    memory_mib: Annotated[int, Meta(ge=1, le=2**24)] | None = msgspec.field(name="memoryMiB")
+    multiprocessors: Annotated[int, Meta(ge=1, le=4096)] | None
+    mig_mode: MigMode = "unsupported"
+
+
+class GpuPlace(_Strict, frozen=True, kw_only=True):
+    """One GPU of the machine: which product, and where it sits.
+
+    `nvlinks` maps the PCI bus id of a linked GPU, or `switch`, to the number of links. `uuid` absent: derived
+    from the node's name and the bus id. `minor` absent: the position in the list. `state`: `present`; `lost`
+    = NVML still counts it, but it does not answer; `absent` = unplugged.
+    """
+
+    model: str
+    uuid: str | None = None
+    minor: Annotated[int, Meta(ge=0, le=4095)] | None = None
+    pci_bus_id: str | None = msgspec.field(name="pciBusID", default=None)
+    pcie_root: str | None = None
+    numa_node: Annotated[int, Meta(ge=0, le=1023)] | None = None
+    mig_mode: MigMode | None = None
+    nvlinks: dict[str, Annotated[int, Meta(ge=1, le=MAXIMUM_LINKS)]] = {}
+    fabric_clique: _Text | None = None
+    state: Literal["present", "lost", "absent"] = "present"
+
+
+class MachineDescription(_Strict, frozen=True, kw_only=True):
+    """A node's GPUs and driver. `gpus` is in NVML's order of indices."""
+
+    api_version: Literal["tangram/v1alpha1"]
+    kind: Literal["MachineDescription"]
+    driver_version: _Text
+    cuda_driver_version: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]{1,2}$")]
+    models: Annotated[tuple[GpuModel, ...], Meta(max_length=MAXIMUM_GPUS)]
+    gpus: Annotated[tuple[GpuPlace, ...], Meta(max_length=MAXIMUM_GPUS)]
+
+    def model(self, name: str) -> GpuModel:
+        """The model of that name (the rules guarantee it for every GPU of the description)."""
+        return next(model for model in self.models if model.name == name)
+
+
+_FIELD_NAMES = sorted(
+    {
+        field.encode_name
+        for struct in (MachineDescription, GpuModel, GpuPlace)
+        for field in msgspec.structs.fields(struct)
+    }
+)
+
+
+def parse_description(content: Any, *, object_name: str) -> MachineDescription:
+    """The description in plain YAML or JSON content; InvalidObjectError names file and field."""
+    try:
+        description = msgspec.convert(content, MachineDescription)
+    except msgspec.ValidationError as error:
+        _raise_invalid(str(error), object_name)
+    _Rules(description, object_name).check()
+    return description
+
+
+def _raise_invalid(message: str, object_name: str) -> NoReturn:
+    problem, _, path = message.partition(" - at `")
+    hint = "compare with a shipped description, e.g. a100-sxm4-80gb-x8"
+    if unknown := _UNKNOWN_FIELD.search(problem):
+        name = unknown["name"][:64]
+        problem = f"unknown field {name!r}"
+        hint = did_you_mean(name, _FIELD_NAMES) or f"the fields are {', '.join(_FIELD_NAMES)}"
+    elif "got `float`" in problem or "got `int`" in problem:
+        hint = "quote the value if it is meant as text"
+    raise InvalidObjectError(
+        problem[:200],
+        object_name=object_name,
+        field=path.rstrip("`").removeprefix("$").removeprefix("."),
+        next_step=hint,
+    )
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """`did you mean …?` for the nearest known word; empty where none is near."""
+    by_lower = {name.lower(): name for name in known}
+    nearest = difflib.get_close_matches(word[:64].lower(), by_lower, n=1)
+    return f"did you mean {by_lower[nearest[0]]!r}?" if nearest else ""
+
+
+class _Rules:
+    """What the schema alone cannot say."""
+
+    def __init__(self, description: MachineDescription, object_name: str) -> None:
+        self._description = description
+        self._object_name = object_name
+        self._by_bus_id = {gpu.pci_bus_id: gpu for gpu in description.gpus if gpu.pci_bus_id is not None}
+
+    def check(self) -> None:
+        self._check_models()
+        for position, gpu in enumerate(self._description.gpus):
+            self._check_place(f"gpus[{position}]", gpu)
+        gpus = self._description.gpus
+        self._refuse_duplicates("uuid", [gpu.uuid for gpu in gpus])
+        self._refuse_duplicates("pciBusID", [gpu.pci_bus_id for gpu in gpus])
+        self._refuse_duplicates(
+            "minor", [position if gpu.minor is None else gpu.minor for position, gpu in enumerate(gpus)]
+        )
+        for position, gpu in enumerate(gpus):
+            self._check_links(f"gpus[{position}].nvlinks", gpu)
+
+    def _check_models(self) -> None:
+        names = [model.name for model in self._description.models]
+        for position, name in enumerate(names):
+            if name in names[:position]:
+                self._fail(
+                    f"models[{position}].name", f"a second model {name!r}", "give every model its own name"
+                )
+
+    def _check_place(self, where: str, gpu: GpuPlace) -> None:
+        models = [model.name for model in self._description.models]
+        if gpu.model not in models:
+            self._fail(
+                f"{where}.model",
+                f"no model {gpu.model[:64]!r} in this file",
+                did_you_mean(gpu.model, models) or f"models here: {', '.join(models) or 'none'}",
+            )
+        if gpu.uuid is not None and not _UUID.fullmatch(gpu.uuid):
+            self._fail(
+                f"{where}.uuid",
+                f"{gpu.uuid[:64]!r} is not a GPU UUID",
+                "write GPU- and a lower-case UUID, or leave it out to have it derived",
+            )
+        if gpu.pci_bus_id is not None and not BUS_ID.fullmatch(gpu.pci_bus_id):
+            self._fail(
+                f"{where}.pciBusID",
+                f"{gpu.pci_bus_id[:64]!r} is not a PCI bus id",
+                "write it in lower case like 0000:07:00.0",
+            )
+        if gpu.pcie_root is not None and not _PCIE_ROOT.fullmatch(gpu.pcie_root):
+            self._fail(
+                f"{where}.pcieRoot", f"{gpu.pcie_root[:64]!r} is not a PCIe root", "write it like pci0000:00"
+            )
+
+    def _refuse_duplicates(self, field: str, values: list[Any]) -> None:
+        first: dict[Any, int] = {}
+        for position, value in enumerate(values):
+            if value is not None and first.setdefault(value, position) != position:
+                self._fail(
+                    f"gpus[{position}].{field}",
+                    f"{value} is taken by gpus[{first[value]}] already",
+                    "give every GPU its own",
+                )
+
+    def _check_links(self, where: str, gpu: GpuPlace) -> None:
+        if sum(gpu.nvlinks.values()) > MAXIMUM_LINKS:
+            self._fail(where, f"more than {MAXIMUM_LINKS} links", "a GPU has 36 NVLinks at most")
+        if SWITCH in gpu.nvlinks and len(gpu.nvlinks) > 1:
+            self._fail(where, "links to a switch and to GPUs", "write either the switch or the linked GPUs")
+        for peer_bus_id, links in gpu.nvlinks.items():
+            if peer_bus_id == SWITCH:
+                continue
+            field = f"{where}.{peer_bus_id[:64]}"
+            peer = self._by_bus_id.get(peer_bus_id)
+            if peer is None:
+                self._fail(
+                    field,
+                    "no GPU of this file has that PCI bus id",
+                    did_you_mean(peer_bus_id, [SWITCH, *self._by_bus_id]),
+                )
+            if peer is gpu:
+                self._fail(field, "a GPU linked to itself", "remove the link")
+            back = peer.nvlinks.get(gpu.pci_bus_id or "", 0)
+            if back != links:
+                self._fail(
+                    field,
+                    f"{links} links there, but {back} links back",
+                    "links have two ends: write the same number on both GPUs",
+                )
+
+    def _fail(self, field: str, problem: str, next_step: str) -> NoReturn:
+        raise InvalidObjectError(problem, object_name=self._object_name, field=field, next_step=next_step)
