@@ -25,6 +25,15 @@ def gpu_type(product_name: str) -> str:
     return "-".join(model)
 
 
+def product_words(name: str) -> tuple[str, ...]:
+    """The words of a product name in upper case, without the vendor's: for comparing what people write.
+
+    `NVIDIA A100-SXM4-80GB` → A100, SXM4, 80GB.
+    """
+    words = (word for word in re.split(r"[\s_-]+", name.upper()) if word)
+    return tuple(word for word in words if word not in _VENDOR_WORDS)
+
+
 def nominal_gigabytes(product_name: str, memory_bytes: int | None) -> int:
     """The size the product is sold by, in GB: from its name, else NVML's total rounded up to whole GiB.
 

@@ -1,0 +1,100 @@
+"""GPUClaimParameters → Demand: defaults, rules across fields, and what this version does not do yet."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from msgspec import UNSET, UnsetType
+
+from tangram import DRIVER_NAME
+from tangram.api.demand import Demand, GpuType, Sharing
+from tangram.api.parameters import GPUClaimParameters
+from tangram.base.errors import InvalidObjectError
+
+CLASS_SHARING: dict[str, Sharing] = {
+    DRIVER_NAME: "exclusive",
+    f"mig.{DRIVER_NAME}": "mig",
+    f"mps.{DRIVER_NAME}": "mps",
+    f"timeslice.{DRIVER_NAME}": "timeSlice",
+}
+"""What the devices of our classes are; of a class that an administrator made, nothing is known."""
+
+T = TypeVar("T")
+_Invalid = Callable[..., InvalidObjectError]
+
+
+def lower(parameters: GPUClaimParameters, *, class_name: str, object_name: str) -> Demand:
+    """The demand of a request of device class `class_name`, from its merged parameters.
+
+    Raises InvalidObjectError naming the fields that contradict each other or the class, or a field whose
+    effect is not built yet (unless it states what holds anyway).
+    """
+
+    def invalid(field: str, cause: str, next_step: str = "") -> InvalidObjectError:
+        return InvalidObjectError(cause, object_name=object_name, field=field, next_step=next_step)
+
+    peers = _stated(parameters.nv_link_peers) or 1
+    profile = _stated(parameters.mig_profile)
+    if profile is not None and peers > 1:
+        raise invalid(
+            "migProfile",
+            f"{profile} contradicts nvLinkPeers {peers}: MIG devices have no NVLink",
+            "leave one of the two out",
+        )
+    sharing = _sharing(parameters, class_name, invalid)
+    _refuse_later(parameters, sharing, class_name, invalid)
+    text = _stated(parameters.gpu_type)
+    try:
+        gpu_type = None if text is None else GpuType.parse(text)
+    except ValueError as error:
+        raise invalid("gpuType", str(error), "write a model such as H100 or H100-80GB") from None
+    return Demand(
+        memory_gb=_stated(parameters.memory_gb), gpu_type=gpu_type, linked_set_size=peers, sharing=sharing
+    )
+
+
+def _stated(value: T | UnsetType | None) -> T | None:
+    return None if value is UNSET else value
+
+
+def _sharing(parameters: GPUClaimParameters, class_name: str, invalid: _Invalid) -> Sharing:
+    """How the devices are used: as the class says; shPolicy may repeat that, or say it for other classes."""
+    policy: Sharing | None = _stated(parameters.sh_policy)
+    given = CLASS_SHARING.get(class_name)
+    if given is None:
+        return policy or "exclusive"
+    # A MIG device that one claim has to itself is exclusive as well.
+    if policy is not None and policy != given and (policy, given) != ("exclusive", "mig"):
+        fitting = next(name for name, sharing in CLASS_SHARING.items() if sharing == policy)
+        raise invalid(
+            "shPolicy",
+            f"{policy} contradicts device class {class_name}, whose devices are for {given} use",
+            f"ask for device class {fitting}, or leave shPolicy out",
+        )
+    return given
+
+
+def _refuse_later(
+    parameters: GPUClaimParameters, sharing: Sharing, class_name: str, invalid: _Invalid
+) -> None:
+    """Refuses by name what this version does not do; a value that changes nothing is welcome."""
+    mps = _stated(parameters.mps)
+    later = {
+        "migProfile": _stated(parameters.mig_profile) is not None,
+        "mps.threadPercent": mps is not None and _stated(mps.thread_percent) is not None,
+        "mps.pinnedMemory": mps is not None and _stated(mps.pinned_memory) is not None,
+        "replicas": _stated(parameters.replicas) not in (None, 1),
+        "alternatives": bool(_stated(parameters.alternatives)),
+        "latencySensitive": _stated(parameters.latency_sensitive) is True,
+        "longKernels": _stated(parameters.long_kernels) is True,
+    }
+    for field, asked in later.items():
+        if asked:
+            raise invalid(field, "is not supported yet by this version", "leave the field out")
+    if sharing != "exclusive":
+        if class_name in CLASS_SHARING:
+            raise invalid(
+                "deviceClassName",
+                f"{class_name} ({sharing}) is not supported yet by this version",
+                f"ask for device class {DRIVER_NAME}",
+            )
+        raise invalid("shPolicy", f"{sharing} is not supported yet by this version", "leave the field out")
