@@ -46,6 +46,14 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
         ),
         _AbsolutePath,
     ] = "/"
+    driver_root_mount: Annotated[
+        str,
+        Meta(
+            description="where a container of this process sees driverRoot; empty: at the same path",
+            pattern=r"^$|^/",
+            extra={"expected": "an absolute path, or nothing"},
+        ),
+    ] = ""
     allocator: Annotated[
         Allocator,
         Meta(

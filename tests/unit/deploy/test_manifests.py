@@ -131,6 +131,16 @@ def test_host_paths_of_a_simulated_node(variant: Callable[[str], Rendered]) -> N
     }
 
 
+def test_host_paths_of_a_node_with_gpus(variant: Callable[[str], Rendered]) -> None:
+    simulated = _host_paths(variant("simulated").pod_specs()["node"])
+    assert _host_paths(variant("default").pod_specs()["node"]) == {
+        **simulated,
+        "/": ("/driver-root", True),
+        "/dev": ("/dev", False),
+    }
+    assert "/run/nvidia/driver" in _host_paths(variant("placed").pod_specs()["node"])
+
+
 def test_controller_has_no_host_path(any_variant: Rendered) -> None:
     assert _host_paths(any_variant.pod_specs()["controller"]) == {}
 
