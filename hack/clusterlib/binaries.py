@@ -1,19 +1,17 @@
 """Kubernetes, containerd and etcd, built from their Go modules, once per version, into the cache."""
 
-import fcntl
 import os
 import re
 import shutil
 import subprocess
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from clusterlib import gomod
-from clusterlib.commands import run
+from clusterlib.commands import exclusive, run
 from clusterlib.errors import ClusterError
 from clusterlib.layout import CACHE_DIR
 from clusterlib.steps import Step, step
@@ -123,7 +121,7 @@ def ensure_binaries(version: str) -> Binaries:
     """Build what the cache lacks, one after the other: each build keeps all cores busy."""
     for build in (etcd_build(), containerd_build(), kubernetes_build(version)):
         if build.missing():
-            with _locked(build.directory):
+            with exclusive(build.directory / ".lock"):
                 if build.missing():
                     _build(build)
     return binaries_of(version)
@@ -212,11 +210,3 @@ def _compile(argv: Sequence[str], source_dir: Path, progress: Step) -> None:
 
 def _go_env() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOWORK": "off"}
-
-
-@contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    directory.mkdir(parents=True, exist_ok=True)
-    with (directory / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

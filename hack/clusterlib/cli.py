@@ -12,9 +12,7 @@ from clusterlib import processes
 from clusterlib.binaries import KUBERNETES_VERSION
 from clusterlib.cluster import Cluster, ClusterState
 from clusterlib.errors import ClusterError
-from clusterlib.layout import BASE_PORTS, DEFAULT_BASE_PORT, Layout, default_run_dir
-
-_REPOSITORY = Path(__file__).resolve().parents[2]
+from clusterlib.layout import BASE_PORTS, DEFAULT_BASE_PORT, REPOSITORY, Layout, default_run_dir
 
 _DESCRIPTION = """\
 Real Kubernetes on this machine: etcd, API server, controller manager, scheduler, and nodes with containerd
@@ -126,8 +124,8 @@ def _parser() -> argparse.ArgumentParser:
 def _up(cluster: Cluster, options: argparse.Namespace) -> int:
     started_s = monotonic()
     cluster.up(ClusterState(version=options.version, node_count=options.nodes))
-    print(f"Kubernetes {options.version} is up in {monotonic() - started_s:.1f} s")
-    print(f"# logs in {cluster.layout.log_dir}")
+    print(f"Kubernetes {options.version} is up in {monotonic() - started_s:.1f} s", file=sys.stderr)
+    print(f"logs in {cluster.layout.log_dir}; kubectl:", file=sys.stderr)
     return _env(cluster, options)
 
 
@@ -165,7 +163,7 @@ def _status(cluster: Cluster, _: argparse.Namespace) -> int:
 
 def _env(cluster: Cluster, _: argparse.Namespace) -> int:
     cluster.existing()
-    print(f"export KUBECONFIG={cluster.layout.kubeconfig} PATH={_REPOSITORY / '.venv/bin'}:$PATH")
+    print(f"export KUBECONFIG={cluster.layout.kubeconfig} PATH={REPOSITORY / '.venv/bin'}:$PATH")
     return 0
 
 

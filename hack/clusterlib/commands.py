@@ -1,8 +1,10 @@
 """Running other programs: with their output on failure, and the Debian packages that hold them."""
 
+import fcntl
 import os
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from clusterlib.errors import ClusterError
@@ -29,6 +31,15 @@ def run(
         output = (done.stdout + done.stderr).strip()
         raise ClusterError(f"{' '.join(words)} failed with {done.returncode}:\n{output}", next_step=next_step)
     return done.stdout
+
+
+@contextmanager
+def exclusive(lock_file: Path) -> Iterator[None]:
+    """Hold a lock that lets one process at a time do this; the others wait."""
+    lock_file.parent.mkdir(parents=True, exist_ok=True)
+    with lock_file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def ensure_packages(packages: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ _ALL_CLUSTERS = IPv4Network("10.32.0.0/11")
 SERVICE_NETWORK = IPv4Network("10.96.0.0/16")
 API_SERVICE_ADDRESS = SERVICE_NETWORK[1]
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 CACHE_DIR = Path.home() / ".cache" / "tangram"
 
 

@@ -1,4 +1,4 @@
-"""Progress on standard output: one line per step, with the time it took."""
+"""Progress on standard error: one line per step, with the time it took."""
 
 import sys
 import time
@@ -32,7 +32,7 @@ class Step:
 @contextmanager
 def step(name: str) -> Iterator[Step]:
     """Time one step and print its line; set `detail` inside to say more in it."""
-    running = Step(name, interval_s=1.0 if sys.stdout.isatty() else 30.0)
+    running = Step(name, interval_s=1.0 if sys.stderr.isatty() else 30.0)
     try:
         yield running
     except BaseException:
@@ -42,7 +42,7 @@ def step(name: str) -> Iterator[Step]:
 
 
 def _show(line: str, *, transient: bool = False) -> None:
-    if sys.stdout.isatty():
-        print(f"\r\033[K{line}", end="" if transient else "\n", flush=True)
+    if sys.stderr.isatty():
+        print(f"\r\033[K{line}", end="" if transient else "\n", file=sys.stderr, flush=True)
     else:
-        print(line, flush=True)
+        print(line, file=sys.stderr, flush=True)
