@@ -195,6 +195,17 @@ def test_links_of_a_document_lead_somewhere(name: str) -> None:
             assert (ROOT / name).parent.joinpath(target).exists(), target
 
 
+def test_documents_that_files_name_exist() -> None:
+    names = {Path(name).name for name in DOCUMENTS}
+    missing = {
+        name: unknown
+        for name, text in TEXTS.items()
+        if (unknown := {Path(found).name for found in re.findall(r"[\w/.-]+\.md\b", text)} - names)
+        if name != "pyproject.toml"
+    }
+    assert not missing
+
+
 def test_every_document_is_linked() -> None:
     linked = {
         (ROOT / name).parent.joinpath(target).resolve().relative_to(ROOT).as_posix()

@@ -1,5 +1,6 @@
 """The examples are valid objects, alike in form, and safe to apply side by side."""
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,6 +12,10 @@ import yaml
 
 from devtools.render import ROOT
 from tangram import DRIVER_NAME
+from tangram.api import decode_parameters, lower
+from tangram.cel import compile_expression
+
+from .devices import cel_device, published
 
 FILES = sorted((ROOT / "deploy/examples").glob("*.yaml"))
 
@@ -67,6 +72,48 @@ def test_names_only_what_it_brings(file: Path) -> None:
     for claim_spec in _claim_specs(file):
         for request in claim_spec["devices"]["requests"]:
             assert request["exactly"]["deviceClassName"] == DRIVER_NAME
+
+
+SIMULATED = [
+    device
+    for machine in ("a100-sxm4-80gb-x8", "h100-sxm5-80gb-x8")
+    for device in map(cel_device, published(machine))
+]
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_selectors_are_understood_and_true_of_a_simulated_gpu(file: Path) -> None:
+    for claim_spec in _claim_specs(file):
+        for request in claim_spec["devices"]["requests"]:
+            for selector in request["exactly"].get("selectors", []):
+                program = compile_expression(selector["cel"]["expression"])
+                fitting = [program.evaluate(device) for device in SIMULATED]
+                assert any(fitting) is (file.stem != "09-cannot-fit")
+                assert not all(fitting) or file.stem == "01-one-gpu"
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_attributes_that_constraints_match_are_published(file: Path) -> None:
+    names = {
+        f"{DRIVER_NAME}/{name}" for device in published("a100-sxm4-80gb-x8") for name in device.attributes
+    }
+    for claim_spec in _claim_specs(file):
+        for constraint in claim_spec["devices"].get("constraints", []):
+            assert constraint["matchAttribute"] in names
+
+
+def test_parameters_are_accepted() -> None:
+    demands = []
+    for file in FILES:
+        for claim_spec in _claim_specs(file):
+            for config in claim_spec["devices"].get("config", []):
+                raw = json.dumps(config["opaque"]["parameters"]).encode()
+                parameters = decode_parameters(raw, object_name=file.name, field="parameters")
+                demands.append(lower(parameters, class_name=DRIVER_NAME, object_name=file.name))
+    (demand,) = demands
+    assert demand.memory_gb == 80
+    assert demand.linked_set_size == 8
+    assert demand.sharing == "exclusive"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

@@ -8,8 +8,11 @@ import pytest
 
 from devtools.render import render
 from tangram import DRIVER_NAME
+from tangram.cel import CelDevice, compile_expression
+from tangram.model.devices import Allocator
 
 from .conftest import Rendered
+from .devices import cel_device, published
 
 GUARD = f'device.attributes["{DRIVER_NAME}"].allocator == "scheduler"'
 
@@ -30,6 +33,27 @@ def test_every_class_carries_the_guard(any_variant: Rendered) -> None:
             f'has(device.attributes["{DRIVER_NAME}"].allocator)',
             GUARD,
         ]
+
+
+@pytest.mark.parametrize(
+    ("allocator", "healthy", "selected"),
+    [("scheduler", True, True), ("scheduler", False, False), ("controller", True, False)],
+)
+def test_kube_scheduler_finds_healthy_devices_of_its_own_nodes_only(
+    rendered: Rendered, allocator: Allocator, healthy: bool, selected: bool
+) -> None:
+    (expression,) = _expressions(rendered.one("DeviceClass", DRIVER_NAME))
+    program = compile_expression(expression)
+    for device in published("a100-sxm4-80gb-x8", allocator=allocator, healthy=healthy):
+        assert program.evaluate(cel_device(device)) is selected
+
+
+def test_the_class_never_fails_on_devices_of_other_drivers(rendered: Rendered) -> None:
+    (expression,) = _expressions(rendered.one("DeviceClass", DRIVER_NAME))
+    bare = CelDevice(driver="nic.example.com", attributes={"nic.example.com": {"speed": 400}})
+    lookalike = CelDevice(driver="nic.example.com", attributes={DRIVER_NAME: {"allocator": "scheduler"}})
+    for device in (bare, lookalike):
+        assert compile_expression(expression).evaluate(device) is False
 
 
 def test_policies_watch_the_node_plugin_that_is_installed() -> None:
