@@ -118,9 +118,7 @@ def read(part: Reference) -> Closure:
         try:
             return domains(evaluation)[domain][id_]
         except KeyError:
-            raise CelRuntimeError(
-                f"no such key: {id_!r} (the device has no {part})", next_step=f"guard it with has({part})"
-            ) from None
+            raise CelRuntimeError(f"no such key: {part}", next_step=f"guard it with has({part})") from None
 
     return run
 

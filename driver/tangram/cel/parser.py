@@ -158,6 +158,8 @@ class _Parser:
                 node = self._method(node, name)
             else:
                 node = Select(node, name.text, optional, offset=token.offset)
+        if self.next.text == "{":
+            raise self._not_yet("a message literal")
         return node
 
     def _primary(self) -> Node:
@@ -192,8 +194,6 @@ class _Parser:
             if token.text == "has":
                 return self._has(token, arguments)
             return Call(token.text, None, arguments, offset=token.offset)
-        if self.next.text == "{":
-            raise self._not_yet("a message literal", token)
         return Identifier(token.text, offset=token.offset)
 
     def _arguments(self) -> tuple[Node, ...]:

@@ -16,7 +16,11 @@ class Reference(NamedTuple):
 
     def __str__(self) -> str:
         domain = "" if self.domain is None else f'["{self.domain}"]'
-        return f"device.{self.field}{domain}{'' if self.id is None else f'.{self.id}'}"
+        if self.id is None:
+            return f"device.{self.field}{domain}"
+        return f"device.{self.field}{domain}" + (
+            f".{self.id}" if self.id.isidentifier() else f'["{self.id}"]'
+        )
 
 
 def reference(node: Node) -> Reference | None:

@@ -28,6 +28,8 @@ DEVICE = Type("device")
 DYN = Type("dyn")
 """Known at run time only."""
 NUMBERS = (INT, UINT, DOUBLE)
+OPAQUE = (QUANTITY, SEMVER)
+"""Types of Kubernetes; unlike the others they may be compared with null."""
 
 
 def list_of(item: Type) -> Type:
@@ -57,6 +59,8 @@ DEVICE_FIELDS = {
 def fits(actual: Type, wanted: Type) -> bool:
     """True if a value of type `actual` may turn out to be a `wanted`."""
     if DYN in (actual, wanted):
+        return True
+    if NULL in (actual, wanted) and (actual in OPAQUE or wanted in OPAQUE):
         return True
     return actual.name == wanted.name and all(map(fits, actual.parameters, wanted.parameters))
 
