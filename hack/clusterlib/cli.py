@@ -48,6 +48,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ClusterError as error:
         print(f"hack/cluster: {error}", file=sys.stderr)
         return error.exit_code
+    except BrokenPipeError:  # such as `hack/cluster logs | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except KeyboardInterrupt:
         print("hack/cluster: interrupted; `hack/cluster down` removes what was started", file=sys.stderr)
         return 1
@@ -163,7 +166,8 @@ def _status(cluster: Cluster, _: argparse.Namespace) -> int:
 
 def _env(cluster: Cluster, _: argparse.Namespace) -> int:
     cluster.existing()
-    print(f"export KUBECONFIG={cluster.layout.kubeconfig} PATH={REPOSITORY / '.venv/bin'}:$PATH")
+    print(f"export KUBECONFIG={cluster.layout.kubeconfig}")
+    print(f"export PATH={REPOSITORY / '.venv/bin'}:$PATH")
     return 0
 
 
@@ -173,9 +177,9 @@ def _load_image(cluster: Cluster, options: argparse.Namespace) -> int:
             f"there is no file {options.archive}", next_step="give the path of an archive", exit_code=2
         )
     started_s = monotonic()
-    for line in cluster.load_image(options.archive.resolve()):
-        print(line)
-    print(f"imported into {len(cluster.nodes())} node(s) in {monotonic() - started_s:.1f} s")
+    cluster.load_image(options.archive.resolve())
+    nodes = len(cluster.nodes())
+    print(f"imported {options.archive.name} into {nodes} node(s) in {monotonic() - started_s:.1f} s")
     return 0
 
 

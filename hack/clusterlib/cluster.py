@@ -119,12 +119,11 @@ class Cluster:
             result.append(ComponentStatus(component=component, pid=process.pid if process else None))
         return result
 
-    def load_image(self, archive: Path) -> Sequence[str]:
-        """Import an image archive into every node; the names that were imported."""
+    def load_image(self, archive: Path) -> None:
+        """Import an OCI or Docker image archive into every node."""
         _, runner = self.existing()
         with ThreadPoolExecutor() as pool:
-            lines = list(pool.map(lambda node: runner.import_image(node, archive), self.nodes()))
-        return lines[0]
+            list(pool.map(lambda node: runner.import_image(node, archive), self.nodes()))
 
     def start_kubelet(self, node: NodeLayout) -> None:
         """Start the node's kubelet unless it runs, and wait until it says that it is healthy."""

@@ -103,10 +103,10 @@ class NodeRunner:
         """Raises OSError while nobody listens."""
         return is_healthy(f"http://{node.address}:{KUBELET_HEALTH_PORT}/healthz")
 
-    def import_image(self, node: NodeLayout, archive: Path) -> list[str]:
-        """Load an image archive into the node's containerd and return the names it holds."""
+    def import_image(self, node: NodeLayout, archive: Path) -> None:
+        """Load an image archive into the node's containerd."""
         ctr = self._binaries.containerd / "ctr"
-        return run([*self.enter(node), ctr, "--namespace=k8s.io", "images", "import", archive]).splitlines()
+        run([*self.enter(node), ctr, "--namespace=k8s.io", "images", "import", archive])
 
     def wait_for_containerd(self, node: NodeLayout, *, timeout_s: float = 30.0) -> None:
         """containerd opens its socket when all its plugins are there."""
