@@ -88,15 +88,15 @@ def _library_directory(visible_root: Path, driver_root: Path) -> tuple[Path, str
 def _libraries(directory: Path, version: str) -> list[tuple[Path, Path]]:
     """(name, file) of all libraries of this driver version in the directory, links included, sorted."""
     suffix = f".so.{version}"
+    resolved = directory.resolve()
     found = []
     with os.scandir(directory) as entries:
         for entry in entries:
             if ".so" not in entry.name or not (entry.is_symlink() or entry.name.endswith(suffix)):
                 continue
-            path = directory / entry.name
-            real = path.resolve()
-            if real.name.endswith(suffix) and real.parent == directory.resolve() and real.is_file():
-                found.append((path, directory / real.name))
+            real = Path(os.path.realpath(entry.path))
+            if real.name.endswith(suffix) and real.parent == resolved and real.is_file():
+                found.append((directory / entry.name, directory / real.name))
     return sorted(found)
 
 

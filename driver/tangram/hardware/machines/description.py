@@ -21,6 +21,7 @@ SWITCH = "switch"
 _Text = Annotated[str, Meta(min_length=1, max_length=64)]
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+_PATH = re.compile(r"`\$\.?([^`]*)`$")
 _UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -102,7 +103,8 @@ def parse_description(content: Any, *, object_name: str) -> MachineDescription:
 
 
 def _raise_invalid(message: str, object_name: str) -> NoReturn:
-    problem, _, path = message.partition(" - at `")
+    problem, _, where = message.partition(" - at ")
+    path = _PATH.search(where)
     hint = "compare with a shipped description, e.g. a100-sxm4-80gb-x8"
     if unknown := _UNKNOWN_FIELD.search(problem):
         name = unknown["name"][:64]
@@ -113,7 +115,7 @@ def _raise_invalid(message: str, object_name: str) -> NoReturn:
     raise InvalidObjectError(
         problem[:200],
         object_name=object_name,
-        field=path.rstrip("`").removeprefix("$").removeprefix("."),
+        field=path[1] if path else "",
         next_step=hint,
     )
 

@@ -47,6 +47,12 @@ class _Loader(yaml.SafeLoader):
         self._depth -= 1
         return node
 
+    def construct_scalar(self, node: Any) -> Any:
+        value: str = super().construct_scalar(node)
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            _refuse("an escape of half a character (a lone surrogate)", node.start_mark)
+        return value
+
     def construct_mapping(self, node: Any, deep: bool = False) -> Any:
         seen = set()
         for key_node, _ in node.value:
