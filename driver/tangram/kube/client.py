@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import aiohttp
+import msgspec
 
 from tangram.base.clock import Clock, SystemClock
 from tangram.base.errors import InvalidObjectError
@@ -27,6 +28,11 @@ _CONNECT_TIMEOUT_S = 5.0
 _CALL_TIMEOUT_S = 30.0
 # How much longer than the watch itself we wait for the next byte: bookmarks come once a minute.
 _WATCH_READ_SLACK_S = 30.0
+
+
+class _Version(msgspec.Struct, frozen=True):
+    major: str
+    minor: str
 
 
 class Client:
@@ -178,6 +184,15 @@ class Client:
             else None,
             content_type="application/json",
         )
+
+    async def server_version(self) -> tuple[int, int]:
+        """Major and minor version of the API server, e.g. (1, 36); InvalidObjectError if it is no number."""
+        version = decode(await self._call("GET", "/version"), _Version)
+        # Some vendors append a sign: `36+`.
+        numbers = (version.major.rstrip("+"), version.minor.rstrip("+"))
+        if not all(number.isascii() and number.isdigit() for number in numbers):
+            raise InvalidObjectError(f"{numbers!r:.200} are not numbers", object_name="/version")
+        return int(numbers[0]), int(numbers[1])
 
     async def close(self) -> None:
         """Closes all connections; running watches end with UnreachableError."""

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import msgspec
 
 from tangram.base.errors import StateError
-from tangram.node.files import Files, remove_file, replace_file, state_error
+from tangram.hardware.atomicfile import remove_leftovers, state_error, write_atomically
 
 VERSION = 1
 _SUFFIX = ".json"
@@ -158,17 +158,17 @@ class HeldStore:
     Unchanged files are not read again (a write makes a new inode).
     """
 
-    def __init__(self, directory: Path, *, files: Files) -> None:
+    def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files = files
         self._cache: dict[str, tuple[tuple[int, int, int], HeldClaim | Damage]] = {}
 
     def create(self) -> None:
-        """Makes the directory."""
+        """Makes the directory, and removes what cut-off writes left in it."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise state_error(f"cannot make {self._directory}", error) from error
+            raise state_error(error, self._directory, "cannot be made") from error
+        remove_leftovers(self._directory, name_prefix="")
 
     def load(self) -> Contents:
         """All files as they are now."""
@@ -179,7 +179,7 @@ class HeldStore:
                     entry.name.removesuffix(_SUFFIX) for entry in entries if entry.name.endswith(_SUFFIX)
                 )
         except OSError as error:
-            raise state_error(f"cannot read {self._directory}", error) from error
+            raise state_error(error, self._directory, "cannot be read") from error
         for uid in uids:
             if is_uid(uid) and (entry := self._read(uid)) is not None:
                 cache[uid] = entry
@@ -197,13 +197,19 @@ class HeldStore:
 
     def write(self, claim: HeldClaim) -> None:
         """Writes a claim's file in one step. A file of a newer version is refused, a damaged one replaced."""
-        replace_file(
-            self._files, self._path(claim.uid), encode(claim, unknown=self._unknown_fields(claim.uid))
-        )
+        data = encode(claim, unknown=self._unknown_fields(claim.uid))
+        write_atomically(self._path(claim.uid), data, mode=0o600)
 
     def remove(self, uid: str) -> None:
-        """Removes a claim's file; none there is no error."""
-        remove_file(self._files, self._path(uid))
+        """Removes a claim's file; none there is no error.
+
+        Without fsync: one that a power cut brings back is of another boot, and its claim gone.
+        """
+        path = self._path(uid)
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            raise state_error(error, path, "cannot be removed") from error
 
     def set_aside(self, uid: str) -> Path:
         """Renames a file that cannot be used; returns its new name, which begins with the old one."""
@@ -213,28 +219,10 @@ class HeldStore:
             if not target.exists():
                 break
         try:
-            self._files.rename(path, target)
-            self._files.sync_directory(self._directory)
+            path.rename(target)
         except OSError as error:
-            raise state_error(f"cannot set {path} aside", error) from error
+            raise state_error(error, path, "cannot be set aside") from error
         return target
-
-    def leftovers(self) -> tuple[str, ...]:
-        """Uids of claims whose writing was cut off before it had any effect."""
-        prefix, suffix = ".", f"{_SUFFIX}.tmp"
-        try:
-            names = os.listdir(self._directory)
-        except OSError as error:
-            raise state_error(f"cannot read {self._directory}", error) from error
-        uids = (name[len(prefix) : -len(suffix)] for name in names if name.endswith(suffix))
-        return tuple(sorted(uid for uid in uids if is_uid(uid)))
-
-    def remove_leftover(self, uid: str) -> None:
-        """Removes what a cut-off write left."""
-        try:
-            self._files.unlink(self._directory / f".{uid}{_SUFFIX}.tmp")
-        except OSError as error:
-            raise state_error(f"cannot remove the leftover of claim uid {uid}", error) from error
 
     def _path(self, uid: str) -> Path:
         if not is_uid(uid):

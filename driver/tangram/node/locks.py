@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tangram.base.clock import Clock
 from tangram.base.errors import PrepareError
-from tangram.node.files import state_error
+from tangram.hardware.atomicfile import state_error
 
 _POLL_S = 0.01
 _DEADLINE_S = 30.0
@@ -30,11 +30,15 @@ class Locks:
         self._users: dict[str, int] = {}
 
     def create(self) -> None:
-        """Makes the directory. Raises StateError."""
+        """Makes the directory, and removes claims' locks that dead processes left. Raises StateError."""
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for path in self._directory.glob("claim-*.lock"):
+                if (descriptor := _try_lock(path)) is not None:
+                    path.unlink(missing_ok=True)
+                    os.close(descriptor)
         except OSError as error:
-            raise state_error(f"cannot make {self._directory}", error) from error
+            raise state_error(error, self._directory, "cannot be made") from error
 
     @contextlib.asynccontextmanager
     async def claim(self, uid: str) -> AsyncIterator[None]:
@@ -63,9 +67,11 @@ class Locks:
                 try:
                     yield
                 finally:
-                    if temporary:
-                        path.unlink(missing_ok=True)
-                    os.close(descriptor)
+                    try:
+                        if temporary:
+                            path.unlink(missing_ok=True)
+                    finally:
+                        os.close(descriptor)
         finally:
             self._users[name] -= 1
             if not self._users[name]:
@@ -77,7 +83,7 @@ class Locks:
             try:
                 descriptor = _try_lock(path)
             except OSError as error:
-                raise state_error(f"cannot lock {path}", error) from error
+                raise state_error(error, path, "cannot be locked") from error
             if descriptor is not None:
                 return descriptor
             if self._clock.monotonic_s() >= deadline_s:

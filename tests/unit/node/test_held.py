@@ -1,6 +1,5 @@
 """Held state on disk: what is written is read back, and nothing damaged is trusted or overwritten."""
 
-import contextlib
 import errno
 import hashlib
 import json
@@ -13,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.base.errors import StateError
-from tangram.node.files import Files
 from tangram.node.held import (
     CdiStep,
     Damage,
@@ -56,7 +54,7 @@ def held(uid: str = UID, **changes: object) -> HeldClaim:
 
 @pytest.fixture
 def store(tmp_path: Path) -> HeldStore:
-    made = HeldStore(tmp_path / "claims", files=Files())
+    made = HeldStore(tmp_path / "claims")
     made.create()
     return made
 
@@ -213,87 +211,68 @@ def test_unchanged_files_are_not_read_again(
     monkeypatch.setattr("tangram.node.held.decode", fail)
     assert store.load().claims == {UID: held()}
     monkeypatch.undo()
-    other = HeldStore(tmp_path / "claims", files=Files())
+    other = HeldStore(tmp_path / "claims")
     other.write(held(phase="unpreparing"))
     assert store.load().claims[UID].phase == "unpreparing"
 
 
-class Failing(Files):
-    """One call fails with an error of the operating system."""
-
-    def __init__(self, call: str, number: int) -> None:
-        self.call = call
-        self.number = number
-
-    def _fail(self, call: str) -> None:
-        if call == self.call:
-            raise OSError(self.number, "No space left on device")
-
-    def write(self, path: Path, data: bytes) -> None:
-        if self.call == "write":
-            super().write(path, data[: len(data) // 2])
-        self._fail("write")
-        super().write(path, data)
-
-    def rename(self, source: Path, target: Path) -> None:
-        self._fail("rename")
-        super().rename(source, target)
-
-    def unlink(self, path: Path) -> None:
-        self._fail("unlink")
-        super().unlink(path)
-
-    def sync_directory(self, directory: Path) -> None:
-        self._fail("sync_directory")
-        super().sync_directory(directory)
-
-
-@pytest.mark.parametrize("call", ["write", "rename", "sync_directory"])
-def test_a_full_disk_leaves_the_old_content(store: HeldStore, tmp_path: Path, call: str) -> None:
+@pytest.mark.parametrize("call", ["os.fsync", "pathlib.Path.replace"])
+def test_a_full_disk_leaves_the_old_content(
+    store: HeldStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
     store.write(held())
-    failing = HeldStore(tmp_path / "claims", files=Failing(call, errno.ENOSPC))
-    with pytest.raises(StateError, match=r"cannot write .*: No space left on device") as caught:
-        failing.write(held(phase="unpreparing"))
-    assert "free space" in caught.value.next_step
-    found = store.read(UID)
-    assert isinstance(found, HeldClaim)
-    assert found.phase == ("unpreparing" if call == "sync_directory" else "prepared")
-    assert store.leftovers() == ()
+
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(call, fail)
+    with pytest.raises(StateError, match=r"cannot be written: No space left on device") as caught:
+        store.write(held(phase="unpreparing"))
+    monkeypatch.undo()
+    assert caught.value.next_step
+    assert store.read(UID) == held()
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == [f"{UID}.json"]
 
 
 @pytest.mark.parametrize(
-    "act", [lambda store: store.remove(UID), lambda store: store.set_aside(UID)], ids=["remove", "set_aside"]
+    ("call", "act"),
+    [
+        ("pathlib.Path.unlink", lambda store: store.remove(UID)),
+        ("pathlib.Path.rename", lambda store: store.set_aside(UID)),
+        ("os.scandir", lambda store: store.load()),
+    ],
 )
 def test_failures_of_the_disk_are_state_errors(
-    store: HeldStore, tmp_path: Path, act: Callable[[HeldStore], object]
+    store: HeldStore, monkeypatch: pytest.MonkeyPatch, call: str, act: Callable[[HeldStore], object]
 ) -> None:
     store.write(held())
-    for call in ("unlink", "rename", "sync_directory"):
-        failing = HeldStore(tmp_path / "claims", files=Failing(call, errno.EIO))
-        with contextlib.suppress(StateError):
-            act(failing)
-        store.write(held())
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(call, fail)
+    with pytest.raises(StateError, match="Input/output error") as caught:
+        act(store)
+    monkeypatch.undo()
+    assert caught.value.next_step
+    assert store.read(UID) == held()
 
 
-def test_leftovers_of_cut_off_writes(store: HeldStore, tmp_path: Path) -> None:
-    (tmp_path / "claims" / f".{UID}.json.tmp").write_bytes(b"{")
-    (tmp_path / "claims" / ".x y.json.tmp").write_bytes(b"{")
-    assert store.leftovers() == (UID,)
+def test_leftovers_of_cut_off_writes_go_at_the_start(store: HeldStore, tmp_path: Path) -> None:
+    (tmp_path / "claims" / f".{UID}.json.0123.tmp").write_bytes(b"{")
     assert store.load().damaged == {}
-    store.remove_leftover(UID)
-    assert store.leftovers() == ()
+    store.create()
+    assert list((tmp_path / "claims").iterdir()) == []
 
 
 def test_no_directory(tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(StateError, match="cannot make"):
-        HeldStore(blocked / "claims", files=Files()).create()
-    missing = HeldStore(tmp_path / "missing", files=Files())
-    with pytest.raises(StateError, match="cannot read"):
+    with pytest.raises(StateError, match="cannot be made"):
+        HeldStore(blocked / "claims").create()
+    missing = HeldStore(tmp_path / "missing")
+    with pytest.raises(StateError, match="cannot be read"):
         missing.load()
-    with pytest.raises(StateError, match="cannot read"):
-        missing.leftovers()
 
 
 RELEASED = Path(__file__).parent / "held"

@@ -169,9 +169,9 @@ async def test_waiting_has_an_end(locks: Locks, clock: FakeClock, tmp_path: Path
 
 
 async def test_no_directory(tmp_path: Path, clock: FakeClock) -> None:
-    with pytest.raises(StateError, match="cannot lock"):
+    with pytest.raises(StateError, match="cannot be locked"):
         async with Locks(tmp_path / "missing", clock=clock).claim("u"):
             pass
     (tmp_path / "file").write_text("")
-    with pytest.raises(StateError, match="cannot make"):
+    with pytest.raises(StateError, match="cannot be made"):
         Locks(tmp_path / "file" / "locks", clock=clock).create()

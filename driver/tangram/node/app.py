@@ -1,0 +1,231 @@
+"""The node plugin: everything wired, in the order of start and stop.
+
+Start: state on disk → hardware → reconcile → kubelet plugin → publisher. A GPU driver or an API server that
+is away does not stop the start: pods must be able to end without them.
+Stop: the kubelet plugin first. ResourceSlices stay: a restart must leave no gap.
+"""
+
+import asyncio
+import contextlib
+import gc
+from pathlib import Path
+
+from prometheus_client import REGISTRY
+
+from tangram import DRIVER_NAME, __version__
+from tangram.base.backoff import Backoff
+from tangram.base.clock import Clock, SystemClock, within
+from tangram.base.errors import ConfigurationError, InvalidObjectError, KubeError
+from tangram.base.logs import get_logger
+from tangram.base.serving import HttpServer
+from tangram.hardware.backend import Backend
+from tangram.hardware.workers import Workers
+from tangram.kube.client import Client
+from tangram.kube.events import EventRecorder
+from tangram.kube.objects import ResourceClaim
+from tangram.kubeletplugin.plugin import KubeletPlugin
+from tangram.kubeletplugin.publisher import SlicePublisher
+from tangram.model.devices import pool_name
+from tangram.node.cdifile import CdiFiles, driver_edits_of
+from tangram.node.discovery import Discovery
+from tangram.node.driver import NodeDriver
+from tangram.node.held import Damage, HeldClaim, HeldStore
+from tangram.node.inventory import Inventory, pools
+from tangram.node.locks import Locks
+from tangram.node.metrics import HELD_STATE_SET_ASIDE, NodeCollector
+from tangram.node.prepare import Preparer
+from tangram.node.reconcile import Reconciler
+from tangram.node.report import Reporter
+from tangram.node.settings import NodeSettings
+
+_log = get_logger("node")
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_FIRST_LOOK_S = 5.0
+_FLUSH_S = 0.2
+
+
+async def run(settings: NodeSettings) -> None:
+    """`tangram node run`, until cancelled. Raises ConfigurationError, InvalidObjectError, StateError."""
+    client = await Client.connect(kubeconfig=settings.kubeconfig, user_agent=f"tangram-node/{__version__}")
+    try:
+        await NodePlugin(settings, client=client, backend=choose_backend(settings)).run()
+    finally:
+        await client.close()
+
+
+def choose_backend(settings: NodeSettings) -> Backend:
+    """The GPUs the settings ask for. Raises ConfigurationError for a machine description that is wrong."""
+    if not settings.simulate:
+        from tangram.hardware.nvml import NvmlBackend  # noqa: PLC0415 - loads pynvml
+
+        return NvmlBackend(driver_root=Path(settings.driver_root_mount or settings.driver_root))
+    from tangram.hardware.simulated import SimulatedBackend  # noqa: PLC0415 - only for --simulate
+
+    try:
+        return SimulatedBackend.load(settings.simulate, node_name=settings.node_name)
+    except InvalidObjectError as error:
+        raise ConfigurationError(f"simulate: {error.cause}", next_step=error.next_step) from error
+
+
+class NodePlugin:
+    """One node plugin process. `run` may be called once; `boot_id` is for tests that reboot the node."""
+
+    def __init__(
+        self,
+        settings: NodeSettings,
+        *,
+        client: Client,
+        backend: Backend,
+        clock: Clock | None = None,
+        boot_id: str | None = None,
+    ) -> None:
+        self._settings = settings
+        self._client = client
+        self._clock = clock = clock or SystemClock()
+        pool = pool_name(DRIVER_NAME, settings.node_name)
+        directory = Path(settings.kubelet_dir) / "plugins" / DRIVER_NAME
+        self._store = HeldStore(directory / "claims")
+        self._locks = Locks(directory / "locks", clock=clock)
+        self._cdi = CdiFiles(Path(settings.cdi_root))
+        self._workers = Workers(backend, clock=clock)
+        self._discovery = Discovery(
+            workers=self._workers,
+            held=self._held_gpus,
+            driver_edits=driver_edits_of(
+                backend.name,
+                driver_root=Path(settings.driver_root),
+                visible_root=Path(settings.driver_root_mount or settings.driver_root),
+                plugin_directory=directory,
+            ),
+            changed=self._publish,
+            clock=clock,
+            rescan_interval_s=settings.rescan_interval_s,
+        )
+        self._events = EventRecorder(
+            client, controller=f"{DRIVER_NAME}/node", instance=settings.node_name, clock=clock
+        )
+        self._reporter = Reporter(
+            client=client, events=self._events, clock=clock, node_name=settings.node_name
+        )
+        self._preparer = Preparer(
+            pool=pool,
+            boot_id=boot_id or _BOOT_ID.read_text().strip(),
+            store=self._store,
+            cdi=self._cdi,
+            locks=self._locks,
+            inventory=self._inventory,
+            set_aside=self._set_aside,
+        )
+        self._reconciler = Reconciler(
+            pool=pool,
+            store=self._store,
+            cdi=self._cdi,
+            preparer=self._preparer,
+            client=client,
+            clock=clock,
+            confirmed=self._confirmed,
+        )
+        self._plugin = KubeletPlugin(
+            driver_name=DRIVER_NAME,
+            driver=NodeDriver(preparer=self._preparer, reporter=self._reporter, inventory=self._inventory),
+            client=client,
+            clock=clock,
+            kubelet_directory=Path(settings.kubelet_dir),
+            pod_uid=settings.pod_uid,
+        )
+        self._publisher = SlicePublisher(
+            client=client, driver_name=DRIVER_NAME, node_name=settings.node_name, clock=clock
+        )
+        self._one_slice = None if settings.allocator == "scheduler" else False
+        self.server = HttpServer(settings.metrics_address, waiting_for=self.waiting_for)
+
+    def waiting_for(self) -> list[str]:
+        """What keeps the plugin from its work; empty: ready."""
+        waiting: list[str] = []
+        if not self._plugin.registered:
+            waiting.append("registration with the kubelet")
+        if self._discovery.problem:
+            waiting.append(f"the GPUs: {self._discovery.problem}")
+        if not self._publisher.published:
+            waiting.append("its ResourceSlices to be published")
+        return waiting
+
+    async def run(self) -> None:
+        """Until cancelled; then stops within `shutdown_grace_s`."""
+        await asyncio.to_thread(self._store.create)
+        await asyncio.to_thread(self._locks.create)
+        collector = NodeCollector(
+            node_name=self._settings.node_name, store=self._store, inventory=self._inventory
+        )
+        REGISTRY.register(collector)
+        try:
+            async with self.server, asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._events.run())
+                tasks.create_task(self._discovery.run())
+                # A driver that hangs takes its time; pods must be able to end meanwhile.
+                with contextlib.suppress(TimeoutError):
+                    await within(self._discovery.looked.wait(), seconds=_FIRST_LOOK_S, clock=self._clock)
+                await self._reconciler.local(at_start=True)
+                try:
+                    await self._plugin.start()
+                    for loop in (self._publisher, self._reporter, self._reconciler):
+                        tasks.create_task(loop.run())
+                    if self._settings.allocator == "scheduler":
+                        tasks.create_task(self._learn_layout())
+                    # What is alive now stays alive: the collector need not look at it again.
+                    gc.collect()
+                    gc.freeze()
+                    await asyncio.Event().wait()
+                finally:
+                    await self._plugin.stop(grace_s=self._settings.shutdown_grace_s)
+                    await self._events.flush(timeout_s=_FLUSH_S)
+        finally:
+            REGISTRY.unregister(collector)
+            await self._workers.close()
+
+    async def _learn_layout(self) -> None:
+        """Asks the server for its version: a kube-scheduler before 1.36 does not walk slices in order.
+
+        The one thing read from a version: an order of walking cannot be discovered by reading back what was
+        written. Until it is known nothing is published; the server is needed for that anyway.
+        """
+        backoff = Backoff()
+        while self._one_slice is None:
+            try:
+                self._one_slice = await self._client.server_version() < (1, 36)
+            except KubeError as error:
+                _log.warning("server_version_unknown", error=str(error))
+                await self._clock.sleep(backoff.next_s())
+        if (inventory := self._inventory()) is not None:
+            self._publish(inventory)
+
+    def _inventory(self) -> Inventory | None:
+        return self._discovery.inventory
+
+    def _publish(self, inventory: Inventory) -> None:
+        if self._one_slice is None:
+            return
+        self._publisher.publish(
+            pools(
+                inventory,
+                node_name=self._settings.node_name,
+                allocator=self._settings.allocator,
+                one_slice=self._one_slice,
+            )
+        )
+
+    def _held_gpus(self) -> frozenset[str]:
+        claims = self._store.load().claims.values()
+        return frozenset(uuid for claim in claims for uuid in claim.gpus)
+
+    def _confirmed(self, claim: ResourceClaim, held: HeldClaim) -> None:
+        """Heals a status that was lost with the process before, or that the health of a GPU has changed."""
+        inventory = self._inventory()
+        if inventory is not None and all(inventory.gpu(uuid) for uuid in held.gpus):
+            self._reporter.prepared(claim, held, inventory, new=False)
+
+    def _set_aside(self, damage: Damage, path: str) -> None:
+        HELD_STATE_SET_ASIDE.inc()
+        _log.error("held_state_set_aside", uid=damage.uid, cause=damage.cause, path=path)
+        self._reporter.state_set_aside(uid=damage.uid, cause=damage.cause, path=path)

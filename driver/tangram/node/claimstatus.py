@@ -1,0 +1,132 @@
+"""`status.devices` of a claim: what the pod got, for `kubectl describe resourceclaim`. Pure.
+
+Entries are keyed by driver, pool, device and shareID (KEP-4817). Those of other drivers are kept as read.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tangram import DRIVER_NAME
+from tangram.kube.objects import ResourceClaim
+from tangram.model.gpu import GpuUuid
+from tangram.model.quantity import human_bytes
+from tangram.node.held import HeldClaim
+from tangram.node.inventory import Inventory
+
+Entry = dict[str, Any]
+
+MAXIMUM_MESSAGE_CHARACTERS = 1024
+
+
+def prepared_entries(held: HeldClaim, inventory: Inventory | None, *, node_name: str) -> list[Entry]:
+    """The entries of a prepared claim, without transition times; a GPU that fell ill is not ready."""
+    unhealthy = inventory.unhealthy if inventory else {}
+    entries = []
+    for device in held.devices:
+        problem = unhealthy.get(GpuUuid(device.uuid))
+        entries.append(
+            _entry(
+                {"pool": device.pool, "device": device.device, "shareID": device.share_id},
+                ready=problem is None,
+                reason="Prepared" if problem is None else "GpuUnhealthy",
+                message=problem or f"ready for containers on node {node_name}",
+                data=_data(held, device.uuid, inventory),
+            )
+        )
+    return entries
+
+
+def failed_entries(claim: ResourceClaim, error: str) -> list[Entry]:
+    """The entries of a claim that could not be prepared."""
+    allocation = claim.allocation
+    keys = {
+        (result.pool, result.device, result.share_id)
+        for result in (allocation.devices.results or [] if allocation else [])
+        if result.driver == DRIVER_NAME and result.pool and result.device
+    }
+    return [
+        _entry(
+            {"pool": pool, "device": device, "shareID": share_id},
+            ready=False,
+            reason="PrepareFailed",
+            message=error[:MAXIMUM_MESSAGE_CHARACTERS],
+        )
+        for pool, device, share_id in sorted(keys, key=lambda key: (key[0], key[1], key[2] or ""))
+    ]
+
+
+def _entry(
+    key: Mapping[str, str | None],
+    *,
+    ready: bool,
+    reason: str,
+    message: str,
+    data: Mapping[str, Any] | None = None,
+) -> Entry:
+    condition = {
+        "type": "Ready",
+        "status": "True" if ready else "False",
+        "reason": reason,
+        "message": message,
+    }
+    entry: Entry = {"driver": DRIVER_NAME} | {name: value for name, value in key.items() if value is not None}
+    entry["conditions"] = [condition]
+    if data is not None:
+        entry["data"] = dict(data)
+    return entry
+
+
+def _data(held: HeldClaim, uuid: str, inventory: Inventory | None) -> dict[str, Any]:
+    """What the user asked for in terms of hardware: the GPU, its memory, and whom it is linked to.
+
+    `linkedDevices` maps other devices of the same claim to the NVLinks between them.
+    """
+    data: dict[str, Any] = {"uuid": uuid}
+    gpu = inventory.gpu(uuid) if inventory else None
+    if inventory is None or gpu is None:
+        return data
+    data["productName"] = gpu.product_name
+    if gpu.memory_bytes is not None:
+        data["memory"] = human_bytes(gpu.memory_bytes)
+    matrix = inventory.machine.links()
+    ordinals: dict[str, int] = {other.uuid: ordinal for ordinal, other in enumerate(inventory.machine.gpus)}
+    own = ordinals[gpu.uuid]
+    data["nvlinkPeers"] = len(matrix.peers(own))
+    data["linkedDevices"] = {
+        device.device: links
+        for device in held.devices
+        if device.uuid in ordinals and (links := matrix.links(own, ordinals[device.uuid]))
+    }
+    return data
+
+
+def merged(current: Sequence[Entry], own: Sequence[Entry], *, now: str) -> list[Entry] | None:
+    """The claim's whole list with our entries in place; None if it says all that already.
+
+    A condition whose status did not change keeps its transition time. `now` is RFC 3339.
+    """
+    others = [entry for entry in current if entry.get("driver") != DRIVER_NAME]
+    before = {_key(entry): entry for entry in current if entry.get("driver") == DRIVER_NAME}
+    result = [_timed(entry, before.get(_key(entry)), now=now) for entry in own]
+    same = len(before) == len(result) and all(before.get(_key(entry)) == entry for entry in result)
+    return None if same else [*others, *result]
+
+
+def _key(entry: Entry) -> tuple[Any, Any, Any]:
+    return entry.get("pool"), entry.get("device"), entry.get("shareID")
+
+
+def _timed(entry: Entry, before: Entry | None, *, now: str) -> Entry:
+    """The entry with the transition times of `before` where the status is the same."""
+    old = {
+        condition.get("type"): condition
+        for condition in ((before or {}).get("conditions") or [])
+        if isinstance(condition, dict)
+    }
+    conditions = []
+    for condition in entry["conditions"]:
+        previous = old.get(condition["type"], {})
+        unchanged = previous.get("status") == condition["status"]
+        since = previous.get("lastTransitionTime") if unchanged else None
+        conditions.append(condition | {"lastTransitionTime": since or now})
+    return entry | {"conditions": conditions}

@@ -1,0 +1,151 @@
+"""Keeping the inventory true: looks at the GPUs at start and again and again.
+
+A look that fails never empties the inventory: before the first good one nothing is known and nothing
+published; after it the GPUs stay as last seen, unhealthy while the driver is away.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from tangram.base.backoff import Backoff
+from tangram.base.clock import Clock
+from tangram.base.errors import HardwareError, HardwareTimeoutError, TangramError
+from tangram.base.logs import get_logger
+from tangram.hardware.backend import DeviceNode
+from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.workers import Workers
+from tangram.model.gpu import Gpu, GpuUuid, Machine
+from tangram.node.inventory import Inventory, merge, without_driver
+from tangram.node.metrics import DISCOVERY_FAILURES
+
+_log = get_logger("node")
+
+
+class Discovery:
+    """The inventory of this node, kept.
+
+    `held` gives the UUIDs of GPUs that claims hold, `driver_edits` (blocking) what containers get of the GPU
+    driver, `changed` is called with each new inventory.
+    """
+
+    def __init__(
+        self,
+        *,
+        workers: Workers,
+        held: Callable[[], frozenset[str]],
+        driver_edits: Callable[[], CdiEdits],
+        changed: Callable[[Inventory], None],
+        clock: Clock,
+        rescan_interval_s: float,
+    ) -> None:
+        self._workers = workers
+        self._held = held
+        self._driver_edits = driver_edits
+        self._changed = changed
+        self._clock = clock
+        self._rescan_interval_s = rescan_interval_s
+        self._backoff = Backoff(maximum_s=rescan_interval_s)
+        self.inventory: Inventory | None = None
+        self.problem = "the first look at the GPUs"
+        """Why the GPUs are not known now; empty after a good look."""
+        self.looked = asyncio.Event()
+        """Set after the first look, good or not."""
+
+    async def look(self) -> None:
+        """One look. Raises nothing: what fails is in `problem`, in the log and in the inventory."""
+        before = self.inventory
+        now: Inventory | None = None
+        try:
+            now = await self._look(before)
+        except TangramError as error:
+            DISCOVERY_FAILURES.labels(type(error).__name__).inc()
+            if self.problem != error.cause:
+                _log.error("gpus_not_found", error=error.cause, next_step=error.next_step)
+            self.problem = error.cause
+            if before is not None:
+                now = without_driver(before, error.cause)
+        else:
+            self.problem = ""
+            self._backoff.reset()
+        if now is not None and now != before:
+            _log_changes(before, now)
+            self.inventory = now
+            self._changed(now)
+
+    async def run(self) -> None:
+        """Looks until cancelled: again after the interval, sooner while the driver does not answer."""
+        while True:
+            await self.look()
+            self.looked.set()
+            await self._clock.sleep(self._backoff.next_s() if self.problem else self._rescan_interval_s)
+
+    async def _look(self, before: Inventory | None) -> Inventory:
+        held = await asyncio.to_thread(self._held)
+        try:
+            await self._workers.open()
+            machine = await self._workers.discover()
+        except HardwareTimeoutError as error:
+            if before is None:
+                raise
+            # One GPU that hangs must not cost the others: ask each of them alone.
+            failing = await self._probe(before.machine.gpus)
+            if not failing:
+                raise HardwareError(error.cause, next_step=error.next_step) from error
+            return replace(before, unhealthy=failing)
+        inventory = merge(before, machine, held=held)
+        nodes, failing = await self._device_nodes(machine)
+        return replace(
+            inventory,
+            unhealthy={**inventory.unhealthy, **failing},
+            nodes={**inventory.nodes, **nodes},
+            control_nodes=await self._workers.control_nodes(),
+            driver_edits=await asyncio.to_thread(self._driver_edits),
+        )
+
+    async def _probe(self, gpus: Iterable[Gpu]) -> dict[GpuUuid, str]:
+        """The GPUs that do not answer, with the cause."""
+
+        async def probe(gpu: Gpu) -> tuple[GpuUuid, str]:
+            try:
+                await self._workers.probe(gpu.uuid)
+            except HardwareError as error:
+                return gpu.uuid, error.cause
+            return gpu.uuid, ""
+
+        answers = await asyncio.gather(*(probe(gpu) for gpu in gpus))
+        return {uuid: cause for uuid, cause in answers if cause}
+
+    async def _device_nodes(
+        self, machine: Machine
+    ) -> tuple[dict[GpuUuid, tuple[DeviceNode, ...]], dict[GpuUuid, str]]:
+        """The device nodes of each GPU, and the GPUs that have none, with the cause."""
+        answers = await asyncio.gather(
+            *(self._workers.device_nodes(gpu) for gpu in machine.gpus), return_exceptions=True
+        )
+        nodes: dict[GpuUuid, tuple[DeviceNode, ...]] = {}
+        failing: dict[GpuUuid, str] = {}
+        for gpu, answer in zip(machine.gpus, answers, strict=True):
+            if isinstance(answer, HardwareError):
+                failing[gpu.uuid] = answer.cause
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif answer:
+                nodes[gpu.uuid] = answer
+            else:
+                failing[gpu.uuid] = "the GPU has no device node"
+        return nodes, failing
+
+
+def _log_changes(before: Inventory | None, now: Inventory) -> None:
+    old = {gpu.uuid for gpu in before.machine.gpus} if before else set()
+    new = {gpu.uuid for gpu in now.machine.gpus}
+    _log.info(
+        "gpus_changed",
+        gpus=len(new),
+        added=sorted(new - old),
+        removed=sorted(old - new),
+        unhealthy=dict(now.unhealthy),
+        not_answering=now.machine.failures,
+        driver_version=now.machine.driver_version,
+    )

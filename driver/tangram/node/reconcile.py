@@ -1,0 +1,165 @@
+"""Reconciling held files, CDI files and claims: what is ours and unowned goes, what is foreign stays.
+
+A pass has two parts. `local` needs nobody: damaged files, half-done work. `claims` asks the
+API server for each claim that has a file here; one that cannot be read now is left alone until the next pass.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, Literal
+
+from tangram import DRIVER_NAME
+from tangram.base.clock import Clock
+from tangram.base.errors import KubeError, NotFoundError, TangramError
+from tangram.base.logs import get_logger
+from tangram.kube.decoding import decode
+from tangram.kube.objects import ResourceClaim
+from tangram.kube.resources import RESOURCE_CLAIMS
+from tangram.kubeletplugin.driver import ClaimReader, ClaimReference
+from tangram.node.cdifile import CdiFiles
+from tangram.node.held import HeldClaim, HeldStore
+from tangram.node.metrics import RECONCILE_ACTIONS, RECONCILE_FAILURES
+from tangram.node.prepare import Preparer
+
+_log = get_logger("node")
+
+INTERVAL_S = 60.0
+CONFIRM_AFTER_S = 30.0
+"""A claim must be gone for so long before what it holds is freed: a force-deleted pod's containers may still
+run for their grace period, and the kubelet unprepares by itself when they have ended."""
+_READS_AT_ONCE = 8
+
+
+def belongs_here(claim: ResourceClaim, *, uid: str, pool: str) -> bool:
+    """Whether the claim is the one held, and still has devices of this node allocated."""
+    results = (claim.allocation.devices.results or []) if claim.allocation else []
+    return claim.metadata.uid == uid and any(
+        result.driver == DRIVER_NAME and result.pool == pool for result in results
+    )
+
+
+class Reconciler:
+    """Runs the passes. `confirmed` is told of each claim that lives, with what is held for it."""
+
+    def __init__(
+        self,
+        *,
+        pool: str,
+        store: HeldStore,
+        cdi: CdiFiles,
+        preparer: Preparer,
+        client: ClaimReader,
+        clock: Clock,
+        confirmed: Callable[[ResourceClaim, HeldClaim], None],
+    ) -> None:
+        self._pool = pool
+        self._store = store
+        self._cdi = cdi
+        self._preparer = preparer
+        self._client = client
+        self._clock = clock
+        self._confirmed = confirmed
+        self._gone_since_s: dict[str, float] = {}
+        self._reads = asyncio.Semaphore(_READS_AT_ONCE)
+
+    async def run(self) -> None:
+        """A pass at once and each minute until cancelled; sooner while a claim waits for its second look."""
+        while True:
+            await self.pass_once()
+            await self._clock.sleep(CONFIRM_AFTER_S if self._gone_since_s else INTERVAL_S)
+
+    async def pass_once(self) -> None:
+        """One whole pass. Raises nothing: what fails for a claim is logged and tried again."""
+        await self.local()
+        await self.claims()
+
+    async def local(self, *, at_start: bool = False) -> None:
+        """What needs no API server. At the start files of a newer version are set aside too: later they are
+        those of a newer plugin that takes over from this one."""
+        try:
+            contents = await asyncio.to_thread(self._store.load)
+        except TangramError as error:
+            self._failed("", error)
+            return
+        for uid in contents.damaged:
+            await self._guarded(uid, self._preparer.examine(uid, newer=at_start))
+        for uid, held in contents.claims.items():
+            if held.phase != "prepared":
+                RECONCILE_ACTIONS.labels("settled").inc()
+                await self._guarded(uid, self._preparer.settle(uid))
+            elif at_start:
+                await self._guarded(uid, self._preparer.restore(uid))
+
+    async def claims(self) -> None:
+        """Compares what is here with the claims."""
+        try:
+            contents = await asyncio.to_thread(self._store.load)
+            orphans = await asyncio.to_thread(self._cdi.uids) - {*contents.claims, *contents.damaged}
+        except TangramError as error:
+            self._failed("", error)
+            return
+        prepared = [held for held in contents.claims.values() if held.phase == "prepared"]
+        self._gone_since_s = {
+            uid: since_s for uid, since_s in self._gone_since_s.items() if uid in contents.claims
+        }
+        await asyncio.gather(
+            *(self._guarded(held.uid, self._check_held(held)) for held in prepared),
+            *(self._guarded(uid, self._check_orphan(uid)) for uid in sorted(orphans)),
+        )
+
+    async def _check_held(self, held: HeldClaim) -> None:
+        claim = await self._read(ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid))
+        if claim is not None:
+            self._gone_since_s.pop(held.uid, None)
+            await self._preparer.restore(held.uid)
+            self._confirmed(claim, held)
+            return
+        since_s = self._gone_since_s.setdefault(held.uid, self._clock.monotonic_s())
+        if self._clock.monotonic_s() - since_s < CONFIRM_AFTER_S:
+            return
+        await self._preparer.unprepare(held.uid)
+        del self._gone_since_s[held.uid]
+        RECONCILE_ACTIONS.labels("unprepared").inc()
+        _log.warning("held_claim_gone", claim=held.label, gpus=sorted(held.gpus))
+
+    async def _check_orphan(self, uid: str) -> None:
+        """A CDI file without held state: its held file was lost. Rebuilt if the claim lives, else removed."""
+        owner = await asyncio.to_thread(self._cdi.owner, uid)
+        claim = await self._read(owner) if owner else None
+        if claim is not None:
+            if not await self._preparer.rebuild(claim):
+                return  # prepared since this pass began
+            action: Literal["rebuilt", "cdi_removed"] = "rebuilt"
+        elif await self._preparer.drop_cdi(uid):
+            action = "cdi_removed"
+        else:
+            return
+        RECONCILE_ACTIONS.labels(action).inc()
+        _log.warning(f"orphan_{action}", uid=uid, claim=str(owner) if owner else "")
+
+    async def _read(self, reference: ClaimReference) -> ResourceClaim | None:
+        """The claim if it lives and is allocated here. Raises KubeError if that cannot be known now."""
+        async with self._reads:
+            try:
+                data = await self._client.get(
+                    RESOURCE_CLAIMS, name=reference.name, namespace=reference.namespace
+                )
+            except NotFoundError:
+                return None
+        claim = decode(data, ResourceClaim)
+        return claim if belongs_here(claim, uid=reference.uid, pool=self._pool) else None
+
+    async def _guarded(self, uid: str, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except TangramError as error:
+            self._failed(uid, error)
+        except Exception:  # noqa: BLE001 - logged with its traceback below
+            # One claim must not end the passes for all others.
+            RECONCILE_FAILURES.inc()
+            _log.exception("reconcile_failed_internally", uid=uid)
+
+    def _failed(self, uid: str, error: TangramError) -> None:
+        RECONCILE_FAILURES.inc()
+        level = _log.info if isinstance(error, KubeError) else _log.error
+        level("reconcile_failed", uid=uid, error=str(error))

@@ -1,0 +1,245 @@
+"""A node on a directory: claims, simulated GPUs, and a process that can be killed at any file operation."""
+
+import json
+import os
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tangram import DRIVER_NAME
+from tangram.base.clock import Clock, SystemClock
+from tangram.base.errors import KubeError, NotFoundError
+from tangram.hardware.machines import load_machine
+from tangram.hardware.simulated import SimulatedBackend
+from tangram.kube.decoding import decode
+from tangram.kube.objects import ResourceClaim
+from tangram.kube.resources import RESOURCE_CLAIMS, Resource
+from tangram.model.gpu import GpuUuid
+from tangram.node.cdifile import CdiFiles
+from tangram.node.held import Damage, HeldClaim, HeldStore
+from tangram.node.inventory import Inventory, merge
+from tangram.node.locks import Locks
+from tangram.node.prepare import Preparer
+from tangram.node.reconcile import Reconciler
+
+NODE = "node-1"
+POOL = f"{DRIVER_NAME}/{NODE}"
+
+
+def uid(number: int) -> str:
+    return f"00000000-0000-4000-8000-{number:012d}"
+
+
+def claim_object(
+    devices: Sequence[str] | Sequence[dict[str, Any]] = (),
+    *,
+    number: int = 1,
+    pool: str = POOL,
+    config: Sequence[dict[str, Any]] | None = None,
+    allocated: bool = True,
+    consumers: Sequence[str] = (),
+    **result: Any,
+) -> dict[str, Any]:
+    """A claim as the API has it; `devices` are names or whole results."""
+    results = [
+        {"request": "gpu", "driver": DRIVER_NAME, "pool": pool, "device": device, **result}
+        if isinstance(device, str)
+        else device
+        for device in devices
+    ]
+    status: dict[str, Any] = {}
+    if allocated:
+        status["allocation"] = {"devices": {"results": results, "config": config}}
+    if consumers:
+        status["reservedFor"] = [
+            {"resource": "pods", "name": name, "uid": f"uid-of-{name}"} for name in consumers
+        ]
+    return {
+        "metadata": {"name": f"claim-{number}", "namespace": "ns", "uid": uid(number)},
+        "spec": {
+            "devices": {
+                "requests": [
+                    {"name": "gpu", "exactly": {"deviceClassName": DRIVER_NAME, "count": len(results) or 1}},
+                    {
+                        "name": "either",
+                        "firstAvailable": [
+                            {"name": "big", "deviceClassName": DRIVER_NAME},
+                            {"name": "small", "deviceClassName": DRIVER_NAME},
+                        ],
+                    },
+                ]
+            }
+        },
+        "status": status,
+    }
+
+
+def make_claim(*args: Any, **kwargs: Any) -> ResourceClaim:
+    return decode(json.dumps(claim_object(*args, **kwargs)).encode(), ResourceClaim)
+
+
+def backend(machine: str = "a100-sxm4-80gb-x8") -> SimulatedBackend:
+    return SimulatedBackend(load_machine(machine), node_name=NODE)
+
+
+def inventory_of(hardware: SimulatedBackend, *, before: Inventory | None = None) -> Inventory:
+    """A look at the hardware, without threads."""
+    machine = hardware.discover()
+    inventory = merge(before, machine, held=frozenset())
+    return replace(
+        inventory,
+        nodes={gpu.uuid: hardware.device_nodes(gpu) for gpu in machine.gpus},
+        control_nodes=hardware.control_nodes(),
+    )
+
+
+@dataclass(eq=False)
+class Node:
+    """The state of a node on disk, and processes over it one after another."""
+
+    root: Path
+    hardware: SimulatedBackend = field(default_factory=backend)
+    boot_id: str = "boot-1"
+    clock: Clock = field(default_factory=SystemClock)
+    set_aside: list[tuple[Damage, str]] = field(default_factory=list)
+    confirmed: list[tuple[ResourceClaim, HeldClaim]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.inventory: Inventory | None = inventory_of(self.hardware)
+        self.start()
+
+    def start(self) -> None:
+        """A new process over the same directories; the one before is dead."""
+        self.store = HeldStore(self.root / "claims")
+        self.store.create()
+        self.locks = Locks(self.root / "locks", clock=self.clock)
+        self.locks.create()
+        self.cdi = CdiFiles(self.root / "cdi")
+        self.preparer = self.process()
+
+    def process(self) -> Preparer:
+        """One more process at the same time, as in a rolling update."""
+        return Preparer(
+            pool=POOL,
+            boot_id=self.boot_id,
+            store=HeldStore(self.root / "claims"),
+            cdi=CdiFiles(self.root / "cdi"),
+            locks=Locks(self.root / "locks", clock=self.clock),
+            inventory=lambda: self.inventory,
+            set_aside=lambda damage, path: self.set_aside.append((damage, path)),
+        )
+
+    def reconciler(self, claims: "Claims") -> Reconciler:
+        """The reconciler of the process."""
+        return Reconciler(
+            pool=POOL,
+            store=self.store,
+            cdi=self.cdi,
+            preparer=self.preparer,
+            client=claims,
+            clock=self.clock,
+            confirmed=lambda claim, held: self.confirmed.append((claim, held)),
+        )
+
+    @property
+    def devices(self) -> list[str]:
+        assert self.inventory is not None
+        return list(self.inventory.by_device())
+
+    def gpu(self, device: str) -> GpuUuid:
+        assert self.inventory is not None
+        return self.inventory.by_device()[device].uuid
+
+    def held_file(self, number: int) -> Path:
+        return self.root / "claims" / f"{uid(number)}.json"
+
+    def cdi_file(self, number: int) -> Path:
+        return self.root / "cdi" / f"{DRIVER_NAME}_{uid(number)}.json"
+
+    def files(self) -> set[str]:
+        """Everything on disk but the lock files of GPUs."""
+        return {
+            str(path.relative_to(self.root))
+            for path in self.root.rglob("*")
+            if path.is_file() and not path.name.startswith("gpu-")
+        }
+
+
+class Claims:
+    """The API server, as far as claims can be read. `error`: what reading raises."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, dict[str, Any]] = {}
+        self.error: KubeError | None = None
+        self.reads = 0
+
+    def put(self, claim: dict[str, Any]) -> ResourceClaim:
+        self.objects[claim["metadata"]["name"]] = claim
+        return decode(json.dumps(claim).encode(), ResourceClaim)
+
+    def remove(self, number: int) -> None:
+        self.objects.pop(f"claim-{number}", None)
+
+    async def get(self, resource: Resource, *, name: str, namespace: str = "") -> bytes:
+        assert (resource, namespace) == (RESOURCE_CLAIMS, "ns")
+        self.reads += 1
+        if self.error is not None:
+            raise self.error
+        if name not in self.objects:
+            raise NotFoundError(f"claim {name} not found", status=404)
+        return json.dumps(self.objects[name]).encode()
+
+
+class Killed(BaseException):
+    """The process is dead."""
+
+
+class Killer:
+    """Ends a process at one of its file operations below `root`, before or after the operation.
+
+    A dead process does nothing more: whatever it tries (a `finally`, tidying up) dies too.
+    """
+
+    _CALLS: tuple[tuple[Any, str], ...] = (
+        (os, "open"),
+        (os, "fsync"),
+        (os, "fchmod"),
+        (pathlib.Path, "replace"),
+        (pathlib.Path, "rename"),
+        (pathlib.Path, "unlink"),
+    )
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.step = 0
+        self.steps = 0
+        self.dead = False
+
+    @contextmanager
+    def alive(self, *, until_step: int) -> Iterator[None]:
+        """Counts operations; the process dies at number `until_step` (odd: before it, even: after it)."""
+        self.step, self.steps, self.dead = until_step, 0, False
+        with self._monkeypatch.context() as patch:
+            for owner, name in self._CALLS:
+                patch.setattr(owner, name, self._wrap(getattr(owner, name)))
+            yield
+
+    def _wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            self._tick()
+            result = call(*args, **kwargs)
+            self._tick()
+            return result
+
+        return wrapped
+
+    def _tick(self) -> None:
+        self.steps += 1
+        if self.dead or self.steps == self.step:
+            self.dead = True
+            raise Killed

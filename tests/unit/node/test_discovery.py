@@ -1,0 +1,194 @@
+"""Looking at the GPUs: never empty on error, never more lost than what failed."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+from tests.unit.node.support import backend
+
+from tangram.base.errors import DriverUnavailableError
+from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.simulated import SimulatedBackend
+from tangram.hardware.workers import GPU_DEADLINE_S, SYSTEM_DEADLINE_S, Workers
+from tangram.node.discovery import Discovery
+from tangram.node.inventory import Inventory
+from tangram.testing.clock import FakeClock
+
+
+class Setup:
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.hardware: SimulatedBackend = backend()
+        self.workers = Workers(self.hardware, clock=self.clock)
+        self.held: frozenset[str] = frozenset()
+        self.edits_error: DriverUnavailableError | None = None
+        self.published: list[Inventory] = []
+        self.discovery = Discovery(
+            workers=self.workers,
+            held=lambda: self.held,
+            driver_edits=self.driver_edits,
+            changed=self.published.append,
+            clock=self.clock,
+            rescan_interval_s=30.0,
+        )
+
+    def driver_edits(self) -> CdiEdits:
+        if self.edits_error is not None:
+            raise self.edits_error
+        return CdiEdits(env=("A=b",))
+
+    async def look_past_deadlines(self, *, gpus_too: bool = False) -> None:
+        """A look in which discovery hangs until its deadline, and then a call on a GPU too."""
+        task = asyncio.create_task(self.discovery.look())
+        await self.clock.until_sleeping()
+        await self.clock.advance(SYSTEM_DEADLINE_S)
+        if gpus_too:
+            await self.only_the_hung_call()
+            await self.clock.advance(GPU_DEADLINE_S)
+        await task
+
+    async def only_the_hung_call(self) -> None:
+        """Waits until all threads but one have answered: each call sleeps on the clock meanwhile."""
+        await self.clock.until_sleeping()
+        async with asyncio.timeout(10):
+            while self.clock.sleeping != 1:  # noqa: ASYNC110 - threads answer in real time
+                await asyncio.sleep(0.001)
+
+
+@pytest.fixture
+async def setup() -> AsyncIterator[Setup]:
+    made = Setup()
+    yield made
+    await made.workers.close()
+
+
+async def test_the_first_look(setup: Setup) -> None:
+    assert setup.discovery.problem
+    await setup.discovery.look()
+    (inventory,) = setup.published
+    assert setup.discovery.problem == ""
+    assert setup.discovery.inventory is inventory
+    assert len(inventory.machine.gpus) == 8
+    assert set(inventory.nodes) == {gpu.uuid for gpu in inventory.machine.gpus}
+    assert inventory.control_nodes
+    assert inventory.driver_edits == CdiEdits(env=("A=b",))
+    await setup.discovery.look()
+    assert len(setup.published) == 1  # nothing changed
+
+
+async def test_a_driver_that_is_not_there_publishes_nothing_and_is_retried(setup: Setup) -> None:
+    setup.hardware.make_unavailable("driver not loaded")
+    looks: asyncio.Queue[None] = asyncio.Queue()
+    look = setup.discovery.look
+
+    async def counted_look() -> None:
+        await look()
+        looks.put_nowait(None)
+
+    setup.discovery.look = counted_look  # type: ignore[method-assign]
+    loop = asyncio.create_task(setup.discovery.run())
+    await looks.get()
+    assert setup.published == []
+    assert setup.discovery.inventory is None
+    assert setup.discovery.problem == "driver not loaded"
+    waits = []
+    for _ in range(4):
+        waits.append(await setup.clock.advance_to_next())
+        await looks.get()
+    assert waits[0] < waits[1] < waits[2] < waits[3] <= 45
+    assert setup.published == []
+    setup.hardware.make_unavailable("")
+    await setup.clock.advance_to_next()
+    await looks.get()
+    assert len(setup.published) == 1
+    assert setup.discovery.problem == ""
+    loop.cancel()
+
+
+async def test_a_driver_that_goes_away_leaves_the_gpus_published_but_unusable(setup: Setup) -> None:
+    await setup.discovery.look()
+    setup.hardware.make_unavailable("driver unloaded")
+    await setup.discovery.look()
+    assert len(setup.published) == 2
+    assert setup.published[1].machine == setup.published[0].machine
+    assert set(setup.published[1].unhealthy.values()) == {"driver unloaded"}
+    assert setup.discovery.problem == "driver unloaded"
+    setup.hardware.make_unavailable("")
+    await setup.discovery.look()
+    assert setup.published[2] == setup.published[0]
+
+
+async def test_hot_plug_and_loss_are_seen(setup: Setup) -> None:
+    await setup.discovery.look()
+    first, second = (gpu.uuid for gpu in setup.published[0].machine.gpus[:2])
+    setup.held = frozenset({first})
+    setup.hardware.lose(first, second)
+    await setup.discovery.look()
+    now = setup.published[-1]
+    assert {gpu.uuid for gpu in setup.published[0].machine.gpus} - {gpu.uuid for gpu in now.machine.gpus} == {
+        second
+    }
+    assert set(now.unhealthy) == {first}
+    assert setup.discovery.problem == ""
+    setup.held = frozenset()
+    await setup.discovery.look()
+    assert len(setup.published[-1].machine.gpus) == 6
+    setup.hardware.recover(first, second)
+    await setup.discovery.look()
+    assert setup.published[-1] == setup.published[0]
+
+
+async def test_a_gpu_that_hangs_costs_only_itself(setup: Setup) -> None:
+    await setup.discovery.look()
+    ill = setup.published[0].machine.gpus[2].uuid
+    discover = setup.hardware.hang("discover")
+    probe = setup.hardware.hang("probe", ill)
+    await setup.look_past_deadlines(gpus_too=True)
+    assert set(setup.published[-1].unhealthy) == {ill}
+    assert len(setup.published[-1].machine.gpus) == 8
+    discover.release()
+    probe.release()
+
+
+async def test_a_first_look_that_hangs_publishes_nothing(setup: Setup) -> None:
+    hang = setup.hardware.hang("discover")
+    await setup.look_past_deadlines()
+    assert setup.published == []
+    assert "did not return" in setup.discovery.problem
+    hang.release()
+
+
+async def test_discovery_that_hangs_although_every_gpu_answers(setup: Setup) -> None:
+    await setup.discovery.look()
+    hang = setup.hardware.hang("discover")
+    await setup.look_past_deadlines()
+    assert set(setup.published[-1].unhealthy) == {gpu.uuid for gpu in setup.published[0].machine.gpus}
+    hang.release()
+
+
+async def test_a_gpu_without_a_device_node_is_unhealthy(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = setup.hardware.device_nodes
+    first = setup.hardware.discover().gpus[0]
+    second = setup.hardware.discover().gpus[1]
+
+    def device_nodes(gpu: object) -> object:
+        if gpu == first:
+            raise DriverUnavailableError("no character device /dev/nvidia0")
+        return () if gpu == second else nodes(gpu)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(setup.hardware, "device_nodes", device_nodes)
+    await setup.discovery.look()
+    assert setup.published[0].unhealthy == {
+        first.uuid: "no character device /dev/nvidia0",
+        second.uuid: "the GPU has no device node",
+    }
+    assert len(setup.published[0].machine.gpus) == 8
+
+
+async def test_without_the_drivers_files_nothing_is_published(setup: Setup) -> None:
+    setup.edits_error = DriverUnavailableError("no libcuda.so.1 below /run/nvidia/driver")
+    await setup.discovery.look()
+    assert setup.published == []
+    assert setup.discovery.problem == "no libcuda.so.1 below /run/nvidia/driver"
