@@ -10,7 +10,7 @@ import contextlib
 import gc
 from pathlib import Path
 
-from prometheus_client import REGISTRY
+from prometheus_client import REGISTRY, CollectorRegistry
 
 from tangram import DRIVER_NAME, __version__
 from tangram.base.backoff import Backoff
@@ -69,7 +69,10 @@ def choose_backend(settings: NodeSettings) -> Backend:
 
 
 class NodePlugin:
-    """One node plugin process. `run` may be called once; `boot_id` is for tests that reboot the node."""
+    """One node plugin process. `run` may be called once.
+
+    `boot_id` is for tests that reboot the node, `registry` for several plugins in one process.
+    """
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class NodePlugin:
         backend: Backend,
         clock: Clock | None = None,
         boot_id: str | None = None,
+        registry: CollectorRegistry = REGISTRY,
     ) -> None:
         self._settings = settings
         self._client = client
@@ -138,7 +142,8 @@ class NodePlugin:
             client=client, driver_name=DRIVER_NAME, node_name=settings.node_name, clock=clock
         )
         self._one_slice = None if settings.allocator == "scheduler" else False
-        self.server = HttpServer(settings.metrics_address, waiting_for=self.waiting_for)
+        self._registry = registry
+        self.server = HttpServer(settings.metrics_address, waiting_for=self.waiting_for, registry=registry)
 
     def waiting_for(self) -> list[str]:
         """What keeps the plugin from its work; empty: ready."""
@@ -158,7 +163,7 @@ class NodePlugin:
         collector = NodeCollector(
             node_name=self._settings.node_name, store=self._store, inventory=self._inventory
         )
-        REGISTRY.register(collector)
+        self._registry.register(collector)
         try:
             async with self.server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._events.run())
@@ -181,7 +186,7 @@ class NodePlugin:
                     await self._plugin.stop(grace_s=self._settings.shutdown_grace_s)
                     await self._events.flush(timeout_s=_FLUSH_S)
         finally:
-            REGISTRY.unregister(collector)
+            self._registry.unregister(collector)
             await self._workers.close()
 
     async def _learn_layout(self) -> None:
