@@ -33,16 +33,17 @@ class Pool:
         return copy.deepcopy(self)
 
     def specs(self, *, driver_name: str, node_name: str, pool_name: str) -> list[JsonObject]:
-        """The `spec` of each slice, without the pool's generation."""
+        """The `spec` of each slice, without the pool's generation.
+
+        Of devices and counters only what there is: the API refuses a slice that names both, even empty.
+        """
         slices = self.slices or (Slice(),)
+        common = {"driver": driver_name, "nodeName": node_name}
         return [
-            {
-                "driver": driver_name,
-                "nodeName": node_name,
-                "pool": {"name": pool_name, "resourceSliceCount": len(slices)},
-                "devices": list(each.devices),
-                "sharedCounters": list(each.shared_counters),
-            }
+            common
+            | {"pool": {"name": pool_name, "resourceSliceCount": len(slices)}}
+            | ({"devices": list(each.devices)} if each.devices else {})
+            | ({"sharedCounters": list(each.shared_counters)} if each.shared_counters else {})
             for each in slices
         ]
 

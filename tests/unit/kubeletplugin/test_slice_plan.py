@@ -113,7 +113,6 @@ def test_from_nothing() -> None:
         "nodeName": "node",
         "pool": {"name": "p", "generation": 1, "resourceSliceCount": 2},
         "devices": [{"name": "gpu-1", "attributes": {"value": {"int": 2}}}],
-        "sharedCounters": [],
     }
     assert server.settle(pool(1, 2)) == 2
     assert server.settle(pool(1, 2)) == 0

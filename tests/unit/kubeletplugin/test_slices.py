@@ -54,8 +54,6 @@ def test_an_empty_pool_is_one_empty_slice() -> None:
         "driver": "d",
         "nodeName": "n",
         "pool": {"name": "p", "resourceSliceCount": 1},
-        "devices": [],
-        "sharedCounters": [],
     }
 
 

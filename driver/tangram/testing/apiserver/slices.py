@@ -96,7 +96,8 @@ def _validate_spec(spec: Mapping[str, Any], version: Version) -> Iterator[str]:
             "`perDeviceNodeSelection` is required"
         )
     devices, counters = _devices(spec), spec.get("sharedCounters") or []
-    if devices and counters and version.minor >= 35:
+    both = spec.get("devices") is not None and spec.get("sharedCounters") is not None
+    if both and version.minor >= 35:
         yield "spec: Invalid value: only one of `sharedCounters` or `devices` is allowed"
     limit = 64 if any(device.get("taints") or device.get("consumesCounters") for device in devices) else 128
     if len(devices) > limit:
