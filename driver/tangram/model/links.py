@@ -1,17 +1,20 @@
 """The NVLink matrix of a node: who is linked to whom, how wide, and how a row is published.
 
 A row travels in the string attribute `nvlinkLinks` (at most 64 bytes): `sw:18` for a GPU with 18 links to
-the switch that connects the GPUs of the node, else `1:2,3:1` (peer ordinal : links). The matrix is rebuilt
-from the rows of all GPUs of a node. Link semantics: NVML `nvmlDeviceGetNvLinkRemoteDeviceType`.
+the switch that connects the GPUs of the node, else `1:2,3:1` (peer ordinal : links), or where that is too
+long `row:0201…`, one digit (base 36) per ordinal. The matrix is rebuilt from the rows of all GPUs of a node.
+Link semantics: NVML `nvmlDeviceGetNvLinkRemoteDeviceType`.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 
-_SWITCH = re.compile(r"sw:(\d{1,3})")
-_DIRECT = re.compile(r"\d{1,3}:\d{1,3}(?:,\d{1,3}:\d{1,3})*")
+_SWITCH = re.compile(r"sw:([0-9]{1,3})")
+_DIRECT = re.compile(r"[0-9]{1,3}:[0-9]{1,3}(?:,[0-9]{1,3}:[0-9]{1,3})*")
+_DENSE = re.compile(r"row:([0-9a-z]+)")
+_DIGITS = "0123456789abcdefghijklmnopqrstuvwxyz"
 NO_LINKS = "none"
 """The published row of a GPU without NVLink."""
 MAXIMUM_ROW_BYTES = 64
@@ -26,16 +29,15 @@ class LinkRow:
     direct: tuple[tuple[int, int], ...] = ()
 
     def encode(self) -> str:
-        """The attribute value. Of a row too long for it the highest ordinals are left out."""
+        """The attribute value: at most 64 bytes for a node of up to 60 GPUs (peers beyond are left out)."""
         if self.switch_links:
             return f"sw:{self.switch_links}"
-        text = ""
-        for peer, links in self.direct:
-            longer = f"{text},{peer}:{links}" if text else f"{peer}:{links}"
-            if len(longer) > MAXIMUM_ROW_BYTES:
-                break
-            text = longer
-        return text or NO_LINKS
+        text = ",".join(f"{peer}:{links}" for peer, links in self.direct)
+        if len(text) <= MAXIMUM_ROW_BYTES:
+            return text or NO_LINKS
+        counts = dict(self.direct)
+        ordinals = range(min(max(counts) + 1, MAXIMUM_ROW_BYTES - len("row:")))
+        return "row:" + "".join(_DIGITS[min(counts.get(o, 0), len(_DIGITS) - 1)] for o in ordinals)
 
     @classmethod
     def decode(cls, text: str) -> "LinkRow":
@@ -45,6 +47,9 @@ class LinkRow:
         if _DIRECT.fullmatch(text):
             pairs = (entry.split(":") for entry in text.split(","))
             return cls(direct=tuple(sorted((int(peer), int(links)) for peer, links in pairs)))
+        if match := _DENSE.fullmatch(text):
+            counts = enumerate(_DIGITS.index(digit) for digit in match[1])
+            return cls(direct=tuple((peer, links) for peer, links in counts if links))
         return cls()
 
 
@@ -120,53 +125,80 @@ def disjoint_groups(matrix: LinkMatrix, size: int) -> tuple[tuple[int, ...], ...
 
     Groups are built so that larger groups contain smaller ones where the links allow it (a group of 4 is two
     groups of 2): taking one small group then breaks one large group only. Each group is the best one left:
-    widest narrowest link first, then lowest ordinals. Deterministic.
+    one that leaves another, with the widest narrowest link, then leaving the widest other, then of the lowest
+    ordinals. Deterministic.
     """
-    return _nested_groups(matrix, tuple(sorted(matrix.rows)), size)
+    return _Groups(matrix).nested(tuple(sorted(matrix.rows)), size)
 
 
-def _nested_groups(matrix: LinkMatrix, ordinals: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
-    if size * 2 <= len(ordinals):
-        halves: list[tuple[int, ...]] = []
-        inside: set[int] = set()
-        for parent in _nested_groups(matrix, ordinals, size * 2):
-            halves.extend(_partition(matrix, parent, size))
-            inside.update(parent)
-        rest = tuple(o for o in ordinals if o not in inside)
-        return (*halves, *_partition(matrix, rest, size))
-    return tuple(_partition(matrix, ordinals, size))
+_Peers = Mapping[int, frozenset[int]]
+_LOOK_AHEADS = 256
+"""Groups of one width that are compared: all of them on any machine without a switch."""
 
 
-def _partition(matrix: LinkMatrix, ordinals: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
-    """As many disjoint linked sets of `size` as a greedy walk with one look-ahead finds."""
-    groups: list[tuple[int, ...]] = []
-    left = ordinals
-    while len(left) >= size:
-        best = max(
-            (group for group in combinations(left, size) if matrix.fully_linked(group)),
-            key=lambda group: (
-                _has_linked(matrix, left, group, size),
-                _narrowest(matrix, group),
-                _low(group),
-            ),
-            default=None,
-        )
-        if best is None:
-            break
-        groups.append(best)
-        left = tuple(o for o in left if o not in best)
-    return groups
+class _Groups:
+    """Cliques of the link graph. `_peers_by_width`: for each width, widest first, who is linked that wide."""
+
+    def __init__(self, matrix: LinkMatrix) -> None:
+        links = {(a, b): matrix.links(a, b) for a in matrix.rows for b in matrix.rows}
+        widths = sorted(set(links.values()) - {0}, reverse=True)
+        self._peers_by_width: list[_Peers] = [
+            {a: frozenset(b for b in matrix.rows if links[a, b] >= width) for a in matrix.rows}
+            for width in widths
+        ]
+
+    def nested(self, ordinals: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
+        if size * 2 > len(ordinals):
+            return self._partition(ordinals, size)
+        parents = self.nested(ordinals, size * 2)
+        rest = tuple(o for o in ordinals if not any(o in parent for parent in parents))
+        halves = (group for parent in parents for group in self._partition(parent, size))
+        return (*halves, *self._partition(rest, size))
+
+    def _partition(self, ordinals: tuple[int, ...], size: int) -> tuple[tuple[int, ...], ...]:
+        """As many disjoint groups as a greedy walk with one look-ahead finds."""
+        groups: list[tuple[int, ...]] = []
+        left = ordinals
+        while (group := self._best(left, size)) is not None:
+            groups.append(group)
+            left = tuple(o for o in left if o not in group)
+        return tuple(groups)
+
+    def _best(self, ordinals: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+        fallback: tuple[int, ...] | None = None
+        for peers in self._peers_by_width:
+            best, best_rest = None, 0
+            for group in islice(_cliques(peers, ordinals, size), _LOOK_AHEADS):
+                rest = self._best_rank(tuple(o for o in ordinals if o not in group), size)
+                if rest > best_rest:
+                    best, best_rest = group, rest
+                if rest == self._top_rank:
+                    break
+                fallback = fallback or group
+            if best is not None:
+                return best
+        return fallback
+
+    @property
+    def _top_rank(self) -> int:
+        return len(self._peers_by_width)
+
+    def _best_rank(self, ordinals: tuple[int, ...], size: int) -> int:
+        """How wide the best group of these is: the top rank if the widest or not needed, 0 for none."""
+        if len(ordinals) < size:
+            return self._top_rank
+        for step, peers in enumerate(self._peers_by_width):
+            if next(_cliques(peers, ordinals, size), None) is not None:
+                return self._top_rank - step
+        return 0
 
 
-def _has_linked(matrix: LinkMatrix, ordinals: tuple[int, ...], taken: tuple[int, ...], size: int) -> bool:
-    """True if the GPUs left after `taken` still hold a linked set of `size` (or are too few for one)."""
-    left = [o for o in ordinals if o not in taken]
-    return len(left) < size or any(matrix.fully_linked(group) for group in combinations(left, size))
-
-
-def _narrowest(matrix: LinkMatrix, group: tuple[int, ...]) -> int:
-    return min(matrix.links(a, b) for a, b in combinations(group, 2))
-
-
-def _low(group: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(-o for o in group)
+def _cliques(peers: _Peers, ordinals: tuple[int, ...], size: int) -> Iterator[tuple[int, ...]]:
+    """All sets of `size` of these ordinals (ascending) that are pairwise peers, lowest ordinals first."""
+    if size == 0:
+        yield ()
+        return
+    for position, first in enumerate(ordinals[: len(ordinals) - size + 1]):
+        others = tuple(o for o in ordinals[position + 1 :] if o in peers[first])
+        for tail in _cliques(peers, others, size - 1):
+            yield (first, *tail)

@@ -66,7 +66,9 @@ def normalize_version(text: str) -> str:
     """The nearest strict version of a vendor's version string, for publishing.
 
     NVIDIA writes `535.104.05` and `12.4`; SemVer forbids leading zeros and asks for three parts. Numbers are
-    kept, parts are padded with 0, anything after three numbers is dropped. No number at all gives `0.0.0`.
+    kept (up to nine digits), parts are padded with 0, anything after three numbers is dropped. No number at
+    all gives `0.0.0`.
     """
-    numbers = [str(int(part)) for part in re.findall(r"\d+", text)[:3]]
+    digits = re.findall(r"[0-9]+", text)[:3]
+    numbers = [str(int(part)) if len(part) < 10 else "999999999" for part in digits]
     return ".".join((*numbers, *["0"] * (3 - len(numbers))))
