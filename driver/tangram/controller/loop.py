@@ -37,6 +37,8 @@ from tangram.kube.workqueue import WorkQueue
 log = get_logger("controller")
 
 _CONCURRENT_WRITES = 16
+_QUIET_S = 1.0
+"""A wait shorter than this is not worth an event: slices being replaced, a claim being freed."""
 _RBAC_NEXT_STEP = (
     "grant the controller patch on resourceclaims, resourceclaims/status and (Kubernetes 1.36 and later) "
     "resourceclaims/binding by a ClusterRoleBinding"
@@ -63,6 +65,7 @@ class AllocationLoop:
         self._clock = clock
         self._settings = settings
         self._statistics = Statistics()
+        self._waiting_since_s: dict[ObjectKey, float] = {}
         self._reported: dict[ObjectKey, str] = {}
         self._writes = asyncio.Semaphore(_CONCURRENT_WRITES)
 
@@ -120,6 +123,7 @@ class AllocationLoop:
 
     def _settle(self, key: ObjectKey) -> None:
         self._state.waiting.discard(key)
+        self._waiting_since_s.pop(key, None)
         self._reported.pop(key, None)
         self._queue.forget(key)
         metrics.WAITING.set(len(self._state.waiting))
@@ -134,6 +138,11 @@ class AllocationLoop:
         if action.retry_s is not None:
             self._queue.add_after(key, delay_s=action.retry_s)
         if self._reported.get(key) == action.why:
+            return
+        now_s = self._clock.monotonic_s()
+        waited_s = now_s - self._waiting_since_s.setdefault(key, now_s)
+        if waited_s < _QUIET_S:
+            self._queue.add_after(key, delay_s=_QUIET_S - waited_s)
             return
         self._reported[key] = action.why
         metrics.ALLOCATIONS.labels(outcome="waiting").inc()
