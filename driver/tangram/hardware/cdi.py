@@ -124,7 +124,7 @@ def claim_spec(
     )
     by_request: dict[str, list[CdiDevice]] = {}
     for device in devices:
-        for request in device.requests:
+        for request in dict.fromkeys(device.requests):
             by_request.setdefault(_checked_label(request, claim, "request"), []).append(device)
     spec = {
         "kind": KIND,
@@ -136,7 +136,7 @@ def claim_spec(
                     CdiEdits(
                         env=tuple(
                             variable
-                            for request in device.requests
+                            for request in dict.fromkeys(device.requests)
                             for variable in _uuid_variables(by_request[request], request)
                         ),
                         device_nodes=device.device_nodes,
@@ -234,8 +234,9 @@ def _checked_label(text: str, object_name: str, what: str) -> str:
 
 def _uuid_variables(devices: Sequence[CdiDevice], request: str = "") -> tuple[str, str]:
     suffix = f"_{request.upper().replace('-', '_')}" if request else ""
-    gpus = ",".join(device.gpu_uuid for device in devices if device.gpu_uuid)
-    migs = ",".join(device.mig_uuid for device in devices if device.mig_uuid)
+    # Two devices of a claim may be two shares of one GPU.
+    gpus = ",".join(dict.fromkeys(device.gpu_uuid for device in devices if device.gpu_uuid))
+    migs = ",".join(dict.fromkeys(device.mig_uuid for device in devices if device.mig_uuid))
     return f"TANGRAM_GPU_UUIDS{suffix}={gpus}", f"TANGRAM_MIG_UUIDS{suffix}={migs}"
 
 

@@ -143,6 +143,12 @@ class TestEnvironment:
         assert environment["TANGRAM_GPU_UUIDS_MONITOR"] == "GPU-1"
         assert environment["TANGRAM_GPU_UUIDS_MAIN"] == "GPU-1,GPU-2"
 
+    def test_names_each_gpu_and_request_once(self) -> None:
+        shares = spec_of(gpu(1, "a", "a"), gpu(2, "a", gpu_uuid="GPU-1"))
+        assert shares["containerEdits"]["env"][-2:] == ["TANGRAM_GPU_UUIDS=GPU-1", "TANGRAM_MIG_UUIDS="]
+        for device in shares["devices"]:
+            assert device["containerEdits"]["env"] == ["TANGRAM_GPU_UUIDS_A=GPU-1", "TANGRAM_MIG_UUIDS_A="]
+
     def test_of_two_claims_in_one_container_is_the_last_ones(self) -> None:
         other = spec_of(gpu(9), uid="c-2")
         both = container_environment(spec_of(gpu(1)), [f"{UID}-gpu-000000000001"])
