@@ -25,7 +25,7 @@ _DEPENDENCIES_IMAGE = "localhost/tangram-dependencies:dev"
 _DEBIAN_PACKAGES = ("buildah", "mmdebstrap")
 _SUITE = "bookworm"
 # `essential` plus these; usr-is-merged keeps its alternative, and with it all of Perl, out.
-_BASE_PACKAGES = ("ca-certificates", "python3", "python3-venv", "usr-is-merged")
+_BASE_PACKAGES = ("ca-certificates", "libstdc++6", "python3", "python3-venv", "usr-is-merged")
 _BASE_EXCLUDES = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/locale/*", "/usr/share/doc/*")
 _BASE_INCLUDES = ("/usr/share/doc/*/copyright",)
 
