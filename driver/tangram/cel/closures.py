@@ -189,6 +189,25 @@ def find(container: Value, name: Value) -> OptionalValue:
     return ABSENT
 
 
+def alternative(optional: Closure, other: Closure, *, unwrap: bool) -> Closure:
+    """`optional.orValue(other)` or, without `unwrap`, `optional.or(other)`; `other` only where needed."""
+
+    def run(evaluation: Evaluation) -> Value:
+        found = _require_optional(optional(evaluation))
+        if found is ABSENT:
+            instead = other(evaluation)
+            return instead if unwrap else _require_optional(instead)
+        return found.value if unwrap else found
+
+    return run
+
+
+def _require_optional(value: Value) -> OptionalValue:
+    if isinstance(value, OptionalValue):
+        return value
+    raise CelRuntimeError(f"an optional is needed, not a value of type {type_name(type(value))}")
+
+
 def presence(operand: Closure, name: str) -> Closure:
     """`has(operand.name)`; false for what has no fields at all, as upstream."""
 

@@ -107,6 +107,9 @@ class Compiler:
             return self._apply(node, function, node.arguments, slots)
         if node.receiver is None:
             return self._apply(node, FUNCTIONS[node.function], node.arguments, slots)
+        if node.function in {"or", "orValue"}:
+            optional, other = self.compile(node.receiver, slots), self.compile(node.arguments[0], slots)
+            return closures.alternative(optional, other, unwrap=node.function == "orValue")
         return self._apply(node, METHODS[node.function], (node.receiver, *node.arguments), slots)
 
     def _apply(self, node: Node, function: Function, arguments: Sequence[Node], slots: Slots) -> Closure:

@@ -7,6 +7,7 @@ Standard definitions: CEL language definition, "List of Standard Definitions". Q
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import NoReturn
 
 from tangram.base.errors import CelRuntimeError
 from tangram.cel import numbers, opaque
@@ -98,6 +99,10 @@ def _optional_value(optional: OptionalValue) -> Value:
     if optional is ABSENT:
         raise CelRuntimeError("value() of an optional that has none", next_step="use orValue(…)")
     return optional.value
+
+
+def _lazy(*_: Value) -> NoReturn:
+    raise AssertionError("evaluated by closures.alternative, which leaves out the argument where it can")
 
 
 def _size_overloads() -> tuple[Overload, ...]:
@@ -222,18 +227,8 @@ METHODS = _table(
     _function("patch", Overload((SEMVER,), INT, lambda version: version.patch)),
     _function("hasValue", Overload((OPTIONAL,), BOOL, lambda optional: optional is not ABSENT)),
     _function("value", Overload((OPTIONAL,), DYN, _optional_value)),
-    _function(
-        "orValue",
-        Overload(
-            (OPTIONAL, DYN), DYN, lambda optional, other: other if optional is ABSENT else optional.value
-        ),
-    ),
-    _function(
-        "or",
-        Overload(
-            (OPTIONAL, OPTIONAL), OPTIONAL, lambda optional, other: other if optional is ABSENT else optional
-        ),
-    ),
+    _function("orValue", Overload((OPTIONAL, DYN), DYN, _lazy)),
+    _function("or", Overload((OPTIONAL, OPTIONAL), OPTIONAL, _lazy)),
 )
 """Functions that are called as `receiver.name(…)`; the receiver is the first argument."""
 

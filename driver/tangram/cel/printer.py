@@ -56,10 +56,10 @@ def unparse(node: Node) -> str:  # noqa: PLR0911 - one return per kind of node
 
 def _operators(node: Unary | Binary | Logic | Conditional) -> str:
     match node:
-        case Unary(operator="-", operand=Literal(value=value)) if type(value) in (int, float):
-            return f"-({_constant(value)})"  # without the parentheses the sign is part of the literal
         case Unary(operator=operator, operand=operand):
-            return operator + _at(operand, _UNARY_POWER)
+            text = _at(operand, _UNARY_POWER)
+            # A minus before a digit is part of the number.
+            return f"-({text})" if operator == "-" and text[0] in "0123456789." else operator + text
         case Binary(operator=operator, left=left, right=right):
             power = POWER[operator]
             return f"{_at(left, power)} {operator} {_at(right, power + 1)}"

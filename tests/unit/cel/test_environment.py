@@ -174,6 +174,7 @@ VERSIONS: Cases = [
     ('isSemver("01.2.3")', False),
     ('isSemver("1.2.3-01")', False),
     ('isSemver("")', False),
+    ('semver("1.2.3") in [semver("1.2.3")]', True),
     ('isSemver("1..2", true)', False),
     ('isSemver("1.2.99999999999999999999999999")', False),
 ]

@@ -123,6 +123,8 @@ ARITHMETIC: Cases = [
     ("1 / 0 == 1", "error: division by zero"),
     ("1 % 0 == 1", "error: modulus by zero"),
     ("1.5 + 1.5 == 3.0", True),
+    ("0.0 / 0.0 != 1.0", True),
+    ("(0.0 / 0.0) / 0.0 != 1.0", True),
     ("1.0 / 0.0 > 1e308", True),
     ("-1.0 / 0.0 < -1e308", True),
     ("1.0 / -0.0 < -1e308", True),

@@ -1,0 +1,124 @@
+"""Expressions made to hurt: they end, within the budget, in an error that says so.
+
+None of these tests measures time. Each would run for minutes to ages, or out of memory or stack, if the limit
+that it is about did not hold.
+"""
+
+import pytest
+from tests.unit.cel.support import DEVICE
+
+from tangram.base.errors import CelBudgetError, CelCompileError
+from tangram.cel import compile_expression
+from tangram.cel.closures import Evaluation
+from tangram.cel.compiler import Compiler
+from tangram.cel.parser import MAXIMUM_LENGTH, parse
+from tangram.cel.program import BUDGET
+
+
+def ones(count: int) -> str:
+    return "[" + ", ".join(["1"] * count) + "]"
+
+
+def spent(text: str) -> int:
+    """The units that an expression costs."""
+    compiler = Compiler(text)
+    run = compiler.compile(parse(text), {})
+    evaluation = Evaluation(DEVICE, slots=compiler.slots, units=BUDGET - compiler.cost)
+    run(evaluation)
+    return BUDGET - evaluation.left
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("x" * (MAXIMUM_LENGTH + 1), "longer than 10240 bytes"),
+        ("'" + "é" * (MAXIMUM_LENGTH // 2) + "' == ''", "longer than 10240 bytes"),
+        ("(" * 10_000, "nested deeper than 50 levels"),
+        ("(" * 5_000 + "true" + ")" * 5_000, "nested deeper than 50 levels"),
+        ("[" * 10_000, "nested deeper"),
+        ("{1:" * 3_000, "nested deeper"),
+        ("!" * 10_000 + "true", "nested deeper"),
+        ("-" * 10_000 + "1", "nested deeper"),
+        ("device" + ".a" * 5_000, "nested deeper"),
+        ("a" + "[0]" * 3_000, "nested deeper"),
+        ("1" + " + 1" * 2_500 + " == 1", "nested deeper"),
+        ("a ? b : " * 1_200 + "c", "nested deeper"),
+        ("size(" * 2_000, "nested deeper"),
+        ("'''" * 3_000, "expected the end of the expression"),
+        ('"""x' + "'''" * 3_000, "a string begins here"),
+        ("9" * 10_000 + " == 1", "does not fit 64 bits"),
+        ("0x" + "f" * 10_000 + " == 1", "does not fit 64 bits"),
+        ("9" * 10_000 + "u == 1u", "does not fit 64 bits"),
+        ("9" * 10_000 + ".0 == 1.0", "does not fit a double"),
+        ("1e" + "9" * 10_000 + " == 1.0", "does not fit a double"),
+        ("a" * 10_000, "there is no variable"),
+        ("a" * 5_000 + "()", "there is no function"),
+        ('int("' + "9" * 9_000 + '") == 1', "does not convert to int"),
+        ('double("' + "9" * 9_000 + '") == 1.0', "does not convert to double"),
+    ],
+)
+def test_refused_when_compiling(text: str, cause: str) -> None:
+    with pytest.raises(CelCompileError) as caught:
+        compile_expression(text)
+    assert cause in caught.value.cause
+    assert len(str(caught.value)) < 20_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{ones(1600)}.all(x, {ones(1600)}.all(y, x == y))",
+        f"{ones(500)}.all(a, {ones(500)}.all(b, {ones(500)}.all(c, {ones(500)}.all(d, a + b + c + d > 0))))",
+        f"{ones(1600)}.map(x, {ones(1600)}.map(y, x)).size() == 0",
+        f"{ones(1600)}.filter(x, {ones(1600)}.exists(y, x != y)).size() == 0",
+        f"{ones(1600)}.exists_one(x, {ones(1600)}.exists_one(y, x != y))",
+        # An error or a true operand beside the loop must not hide that it costs too much.
+        f"{ones(1600)}.all(x, {ones(1600)}.all(y, x == y)) || true",
+        f"[1].exists(z, {ones(1600)}.all(x, {ones(1600)}.all(y, x == y))) || 1 / 0 == 1",
+        f"cel.bind(a, {ones(1600)}.all(x, {ones(1600)}.all(y, x == y)), true)",
+        # Doubling: strings, lists, and lists that share their members.
+        '["' + "x" * 4_000 + '"]' + ".map(a, a + a)" * 40 + ".size() == 1",
+        "[[1]]" + ".map(a, a + a)" * 40 + ".size() == 1",
+        "[[1]]" + ".map(a, [a, a])" * 40 + " == [[1]]" + ".map(a, [a, a])" * 40,
+        "[{1: 1}]" + ".map(a, {1: a, 2: a})" * 40 + " == [{1: 1}]" + ".map(a, {1: a, 2: a})" * 40,
+        # Long strings: made once, compared, searched and copied many times.
+        *(
+            f'cel.bind(s, ["{"ab" * 250}"].map(a, a+a+a+a+a+a+a+a).map(a, a+a+a+a+a+a+a+a)[0], '
+            f'cel.bind(t, s + "a", cel.bind(u, s + "a", {ones(700)}.all(x, {ones(700)}.all(y, {body})))))'
+            for body in ("t == u", "t != s", "t <= u", 's.contains("b")', "t in [u]", "s.lowerAscii() != t")
+        ),
+    ],
+)
+def test_stopped_by_the_budget(text: str) -> None:
+    with pytest.raises(CelBudgetError, match="costs too much"):
+        compile_expression(text).evaluate(DEVICE)
+
+
+def test_long_and_wide_but_honest() -> None:
+    many = ", ".join(f'"GPU-{i:08x}-0000-0000-0000-000000000000"' for i in range(200))
+    assert not compile_expression(f"device.driver in [{many}]").evaluate(DEVICE)
+    assert compile_expression(" || ".join(["false"] * 1000 + ["true"])).evaluate(DEVICE)
+    assert compile_expression(" && ".join(['device.driver == "gpu.resource.admin"'] * 240)).evaluate(DEVICE)
+    assert compile_expression("{" + ", ".join(f"{i}: 1" for i in range(1000)) + "}.size() == 1000").evaluate(
+        DEVICE
+    )
+    assert compile_expression("(" * 49 + "true" + ")" * 49).evaluate(DEVICE)
+    assert compile_expression("1" + " + 1" * 47 + " == 48").evaluate(DEVICE)
+
+
+@pytest.mark.parametrize(
+    ("text", "units"),
+    [
+        ("true", 1),
+        ("true && true", 3),
+        ("[1, 2, 3].all(x, x > 0)", 2 + 10 + 3 + 3 * 4 - 1),
+        ("[].all(x, x == 0)", 12),
+    ],
+)
+def test_a_turn_of_a_macro_costs_the_nodes_of_its_body(text: str, units: int) -> None:
+    assert spent(text) == pytest.approx(units, abs=3)
+
+
+def test_cost_grows_with_turns_not_with_devices() -> None:
+    one, two = spent(f"{ones(100)}.all(x, x > 0)"), spent(f"{ones(200)}.all(x, x > 0)")
+    assert 1.8 < two / one < 2.2

@@ -1,0 +1,123 @@
+"""Programs as the allocator uses them: the guard of the classes, references, the cache."""
+
+from types import MappingProxyType
+
+import pytest
+from tests.unit.cel.support import DEVICE, OWN, expand
+
+from tangram.base.errors import CelError, CelRuntimeError
+from tangram.cel import CelDevice, Reference, compile_expression
+
+GUARD = expand(
+    f'device.driver == "{OWN}" && has(@.allocator) && @.allocator == "scheduler" && @.type == "gpu"'
+    " && @.healthy"
+)
+
+
+def device(driver: str = OWN, **attributes: object) -> CelDevice:
+    return CelDevice(driver=driver, attributes={driver: attributes})
+
+
+@pytest.mark.parametrize(
+    ("looked_at", "expected"),
+    [
+        (device(allocator="scheduler", type="gpu", healthy=True), True),
+        (device(allocator="controller", type="gpu", healthy=True), False),
+        (device(allocator="scheduler", type="mig", healthy=True), False),
+        (device(allocator="scheduler", type="gpu", healthy=False), False),
+        (device(type="gpu"), False),
+        (device(), False),
+        (device("other.example.com", allocator="scheduler"), False),
+        (CelDevice(driver="other.example.com"), False),
+    ],
+)
+def test_the_guard_is_cleanly_true_or_false_for_every_device(looked_at: CelDevice, expected: bool) -> None:
+    assert compile_expression(GUARD).evaluate(looked_at) is expected
+
+
+def test_a_missing_attribute_is_an_error_that_says_how_to_guard_it() -> None:
+    with pytest.raises(CelRuntimeError) as caught:
+        compile_expression(expand("@.nope")).evaluate(DEVICE)
+    part = f'device.attributes["{OWN}"].nope'
+    assert str(caught.value) == f"no such key: {part}; guard it with has({part})"
+
+
+def test_any_mapping_will_do_for_attributes() -> None:
+    attributes = MappingProxyType({OWN: MappingProxyType({"type": "gpu"})})
+    looked_at = CelDevice(driver=OWN, attributes=attributes)
+    for text in (
+        '@.type == "gpu"',
+        "has(@.type)",
+        '@.exists(k, k == "type")',
+        'device.attributes.exists(d, "type" in device.attributes[d])',
+        '@.?type.orValue("") == "gpu"',
+    ):
+        assert compile_expression(expand(text)).evaluate(looked_at)
+
+
+def test_macros_see_keys_in_one_order_whatever_the_order_of_the_device() -> None:
+    program = compile_expression(expand('@.map(k, k) == ["a", "b", "c"]'))
+    assert program.evaluate(device(b=1, c=1, a=1))
+    assert program.evaluate(device(c=1, b=1, a=1))
+
+
+@pytest.mark.parametrize(
+    ("expression", "parts"),
+    [
+        ("true", set()),
+        ('device.driver == "a"', {Reference("driver")}),
+        ("device.allowMultipleAllocations", {Reference("allowMultipleAllocations")}),
+        ('device.attributes["d"].x == 1', {Reference("attributes", "d", "x")}),
+        ('device.attributes["d"]["x"] == 1', {Reference("attributes", "d", "x")}),
+        ("device.attributes.d.x == 1", {Reference("attributes", "d", "x")}),
+        ('has(device.attributes["d"].x)', {Reference("attributes", "d", "x")}),
+        ('device.attributes["d"].?x.orValue(1) == 1', {Reference("attributes", "d", "x")}),
+        ('device.attributes["d"].x.y == 1', {Reference("attributes", "d", "x")}),
+        ('device.capacity["d"].x == quantity("1")', {Reference("capacity", "d", "x")}),
+        ('"x" in device.attributes["d"]', {Reference("attributes", "d")}),
+        ('"d" in device.attributes', {Reference("attributes")}),
+        (
+            "device.attributes[device.driver].x == 1",
+            {Reference("attributes"), Reference("driver")},
+        ),
+        (
+            'device.attributes["d"][device.driver] == 1',
+            {Reference("attributes", "d"), Reference("driver")},
+        ),
+        (
+            'device.attributes["d"].x == 1 || device.attributes["d"].y == 1',
+            {Reference("attributes", "d", "x"), Reference("attributes", "d", "y")},
+        ),
+        ("[dyn({'driver': 1})].all(device, device.driver == 1)", set()),
+        ("[device.driver].all(device, device == 'a')", {Reference("driver")}),
+        ('cel.bind(device, device.attributes["d"], device.x == 1)', {Reference("attributes", "d")}),
+    ],
+)
+def test_references_are_what_the_result_depends_on(expression: str, parts: set[Reference]) -> None:
+    assert compile_expression(expression).references() == parts
+
+
+def test_references_read_like_the_expression() -> None:
+    assert str(Reference("driver")) == "device.driver"
+    assert str(Reference("attributes", "a.b")) == 'device.attributes["a.b"]'
+    assert str(Reference("attributes", "a.b", "c")) == 'device.attributes["a.b"].c'
+    assert str(Reference("attributes", "a.b", "c/d")) == 'device.attributes["a.b"]["c/d"]'
+
+
+def test_a_shadowed_device_is_not_the_device() -> None:
+    assert compile_expression("[dyn({'driver': 1})].all(device, device.driver == 1)").evaluate(DEVICE)
+    assert compile_expression("cel.bind(device, {'driver': 'x'}, device.driver == 'x')").evaluate(DEVICE)
+    assert compile_expression("[{'a': 1}].all(device, has(device.a))").evaluate(DEVICE)
+
+
+def test_equal_texts_share_one_program() -> None:
+    first = compile_expression("1 + 1 == 2")
+    assert compile_expression("1 + 1 == " + "2") is first
+    assert repr(first) == "Program('1 + 1 == 2')"
+    assert first.text == "1 + 1 == 2"
+
+
+def test_all_errors_are_of_one_family() -> None:
+    for text in ("", "1", "x.matches()", "1/0 == 1"):
+        with pytest.raises(CelError):
+            compile_expression(text).evaluate(DEVICE)
