@@ -29,9 +29,13 @@ system:serviceaccount:{{ .Release.Namespace }}:tangram-node
 {{- end -}}
 
 {{- define "tangram.probes" -}}
+# Until it answers for the first time, a start on a busy node may take its time.
+startupProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 1
+  failureThreshold: 120
 livenessProbe:
   httpGet: {path: /healthz, port: metrics}
-  initialDelaySeconds: 10
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
