@@ -7,11 +7,14 @@ name=$1 private=$2
 
 hostname "$name"
 # What a node keeps on its default paths is its own, as on a machine of its own.
-for path in /etc/cdi /etc/cni /etc/kubernetes /opt/cni /var/lib/cni /var/lib/containerd /var/lib/kubelet \
+for path in /etc/cdi /etc/cni /etc/kubernetes /opt/cni /var/lib/cni /var/lib/kubelet \
             /var/log/containers /var/log/pods; do
     mkdir -p "$path" "$private$path"
     mount --bind "$private$path" "$path"
 done
+# Images and containers live in memory: unpacking and removing thousands of files costs a disk half a minute.
+mkdir -p /var/lib/containerd
+mount -t tmpfs -o mode=711 tmpfs /var/lib/containerd
 mount -t tmpfs -o mode=755,nosuid,nodev tmpfs /run
 mkdir /run/lock /run/cdi /run/sysctl
 # The kubelet sets these for the whole machine (reboot on an oops, among others). Here it sets copies.
