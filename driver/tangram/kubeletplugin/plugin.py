@@ -29,8 +29,8 @@ _log = get_logger("kubeletplugin")
 DEFAULT_KUBELET_DIRECTORY = Path("/var/lib/kubelet")
 # How often the socket files are looked at. The kubelet wipes a lost plugin's slices after 30 s.
 UPKEEP_INTERVAL_S = 1.0
-# The registrar's calls take no time; nothing is lost by cutting one off.
-_REGISTRAR_GRACE_S = 0.1
+# What calls that only answer get when the server stops: the registrar's, and those of cancelled work.
+_ANSWER_GRACE_S = 0.2
 _DRIVER_NAME = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _POD_UID = re.compile(r"(?:[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?)?")
 
@@ -122,8 +122,10 @@ class KubeletPlugin:
             self._upkeep = None
         self._health.close()
         # The kubelet hangs up, running calls and all, as soon as the registration socket is gone: not before.
-        await asyncio.gather(self._dra.stop(grace_s=grace_s), self._claims.drain(grace_s=grace_s))
-        await self._registrar.stop(grace_s=_REGISTRAR_GRACE_S)
+        await asyncio.gather(
+            self._dra.stop(grace_s=grace_s + _ANSWER_GRACE_S), self._claims.drain(grace_s=grace_s)
+        )
+        await self._registrar.stop(grace_s=_ANSWER_GRACE_S)
         self._registration.forget()
         _log.info("plugin_stopped", driver=self._driver_name)
 

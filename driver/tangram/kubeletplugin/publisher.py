@@ -72,7 +72,7 @@ class SlicePublisher:
         # None: wanted, but what is wanted breaks a limit and nothing valid was wanted before.
         self._desired: dict[str, Pool | None] | None = None
         self._node: NodeIdentity | None = None
-        # The highest seen: a pool that others wiped does not start from 1 again.
+        # The highest seen or written (perhaps, if the answer was lost): a wiped pool does not start from 1.
         self._generations: defaultdict[str, int] = defaultdict(int)
         self._known_fields: set[str] = set()
         self._dropped_fields: set[str] = set()
@@ -95,8 +95,13 @@ class SlicePublisher:
 
     @property
     def published(self) -> bool:
-        """Whether all that `publish` asked for last is on the server, as far as we have seen."""
-        return self._desired is not None and not self.errors and self._desired.keys() <= self._settled
+        """Whether the server has all that `publish` asked for last and no more, as far as we have seen."""
+        return (
+            self._desired is not None
+            and not self.errors
+            and self._desired.keys() <= self._settled
+            and not self._stored_pools() - self._desired.keys()
+        )
 
     @property
     def errors(self) -> Mapping[str, TangramError]:
@@ -123,7 +128,7 @@ class SlicePublisher:
             else:
                 desired[name] = pool.copy()
         changed = {name for name in desired.keys() | before.keys() if desired.get(name) != before.get(name)}
-        unwanted = {each.pool_name for each in self._reflector.store.values()} - desired.keys()
+        unwanted = self._stored_pools() - desired.keys()
         self._desired = desired
         self._settled -= changed
         self._count_errors()
@@ -201,6 +206,9 @@ class SlicePublisher:
     def _stored(self, pool_name: str) -> list[StoredSlice]:
         return [each for each in self._reflector.store.values() if each.pool_name == pool_name]
 
+    def _stored_pools(self) -> set[str]:
+        return {each.pool_name for each in self._reflector.store.values()}
+
     def _plan(self, pool_name: str, pool: Pool, node: NodeIdentity) -> Plan:
         return plan_pool(
             driver_name=self._driver_name,
@@ -223,6 +231,7 @@ class SlicePublisher:
     async def _apply(self, pool_name: str, plan: Plan) -> None:
         if not (plan.creates or plan.updates or plan.deletes):
             return
+        self._note_generation(pool_name, plan.generation)
         _log.info(
             "publishing_pool",
             pool=pool_name,
@@ -266,13 +275,11 @@ class SlicePublisher:
             raise
         SLICE_WRITES.labels(verb, "success").inc()
         stored = StoredSlice.decode(answer)
-        self._note_generation(stored)
         self._expect(stored.name, stored.metadata.resource_version)
         self._learn(write, stored)
 
-    def _note_generation(self, stored: StoredSlice) -> None:
-        pool_name = stored.pool_name
-        self._generations[pool_name] = max(self._generations[pool_name], stored.generation)
+    def _note_generation(self, pool_name: str, generation: int) -> None:
+        self._generations[pool_name] = max(self._generations[pool_name], generation)
 
     def _learn(self, write: Write, stored: StoredSlice) -> None:
         """What the server made of a write; InvalidObjectError if it is neither that nor a part of it."""
@@ -336,7 +343,7 @@ class SlicePublisher:
     def _note_change(self, change: Change[StoredSlice]) -> None:
         name = change.key.name
         if change.new:
-            self._note_generation(change.new)
+            self._note_generation(change.new.pool_name, change.new.generation)
         version = change.new.metadata.resource_version if change.new else ""
         if self._expected.get(name) == version:
             del self._expected[name]

@@ -165,17 +165,16 @@ def _with_taint_times(spec: JsonObject, stored: Mapping[str, Any]) -> JsonObject
         if taint.get("timeAdded")
     }
 
-    def timed(device: JsonObject) -> JsonObject:
-        taints = [
-            {"timeAdded": time, **taint}
-            if (
-                time := times.get(
-                    (device.get("name"), taint.get("key"), taint.get("value"), taint.get("effect"))
-                )
-            )
-            else taint
-            for taint in device["taints"]
-        ]
-        return {**device, "taints": taints}
+    if not times or "devices" not in spec:
+        return spec
 
-    return {**spec, "devices": [timed(d) if times and d.get("taints") else d for d in spec["devices"]]}
+    def timed(device: JsonObject) -> JsonObject:
+        if not device.get("taints"):
+            return device
+        return {**device, "taints": [with_time(taint, device["name"]) for taint in device["taints"]]}
+
+    def with_time(taint: JsonObject, device_name: str) -> JsonObject:
+        time = times.get((device_name, taint.get("key"), taint.get("value"), taint.get("effect")))
+        return {"timeAdded": time, **taint} if time else taint
+
+    return {**spec, "devices": [timed(device) for device in spec["devices"]]}
