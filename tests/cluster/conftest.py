@@ -23,7 +23,7 @@ def deployed() -> Cluster:
     archive = run(str(ROOT / "hack" / "image")).split()[-1]
     cluster.hack("load-image", archive)
     manifests = run(str(ROOT / "hack" / "render"), "--values", str(ROOT / "deploy" / "values-simulated.yaml"))
-    cluster.kubectl("apply", "--server-side", "-f", "-", stdin=manifests)
+    cluster.kubectl("apply", "-f", "-", stdin=manifests)
     # A tag that stays the same does not roll the pods: start them anew from the image just loaded.
     cluster.kubectl("delete", "pods", "-n", "tangram-system", "--all", "--wait=true")
     cluster.wait_components()

@@ -111,11 +111,16 @@ def test_05_two_containers_share_a_claim(cluster: Cluster) -> None:
     path, objects = example("05")
     cluster.apply(path)
     name = objects[-1]["metadata"]["name"]
-    pod = cluster.wait_phase(name, "Running")
-    containers = [container["name"] for container in pod["spec"]["containers"]]
-    assert len(containers) == 2
-    seen = [sees_its_gpus(cluster, name, count=1, container=container) for container in containers]
+    cluster.wait_phase(name, "Running")
+    seen = [sees_its_gpus(cluster, name, count=1, container=each) for each in ("first", "second")]
     assert seen[0] == seen[1]
+
+    def printed() -> str:
+        return cluster.kubectl("logs", name, "-n", cluster.namespace, "-c", "without", check=False)
+
+    log = cluster.wait("log of the container without the claim", printed)
+    assert not environment(log)
+    assert not device_files(log)
 
 
 def test_06_a_job_gives_its_gpu_back(cluster: Cluster) -> None:
