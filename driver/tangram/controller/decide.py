@@ -76,7 +76,7 @@ class _Ours:
 def decide(
     state: State, key: ObjectKey, *, now_s: float, settings: Settings, statistics: Statistics
 ) -> Action:
-    """The next step for a pod: all its guarded claims together, or none (`dra.md` protocol, KEP-4381)."""
+    """The next step for a pod: all its guarded claims together, or none (KEP-4381)."""
     record = state.pods.get(key)
     if record is None or not record.waits or record.gated:
         return Nothing()
