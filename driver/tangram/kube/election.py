@@ -70,7 +70,7 @@ class LeaderElector:
         self._renewed_at_s = 0.0
         self._version = ""  # resourceVersion of the lease as last seen
         self._seen_at_s = 0.0  # when that version was first seen
-        self._written_time = ""  # the last renewTime we tried to write
+        self._attempted: set[str] = set()  # renewTimes we tried to write since the last success
 
     @property
     def is_leader(self) -> bool:
@@ -189,7 +189,7 @@ class LeaderElector:
             lease = await self._read()
             if (holder := lease.spec.holder_identity or "") != self._identity:
                 return holder
-            if lease.spec.renew_time != self._written_time:
+            if lease.spec.renew_time not in self._attempted:
                 return f"{holder} (another process of the same identity)"
             self._version = lease.metadata.resource_version
             await self._write(self._spec())
@@ -217,13 +217,15 @@ class LeaderElector:
         patch = {"metadata": {"resourceVersion": self._version}, "spec": spec}
         answer = await self._client.patch(LEASES, patch, name=self._name, namespace=self._namespace)
         self._version = decode(answer, Lease).metadata.resource_version
+        self._attempted.clear()
 
     def _spec(self) -> dict[str, Any]:
-        self._written_time = rfc3339_micro(self._clock.now())
+        now = rfc3339_micro(self._clock.now())
+        self._attempted.add(now)
         return {
             "holderIdentity": self._identity,
             "leaseDurationSeconds": math.ceil(self._lease_duration_s),
-            "renewTime": self._written_time,
+            "renewTime": now,
         }
 
     def _remaining_s(self) -> float:

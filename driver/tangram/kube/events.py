@@ -105,6 +105,7 @@ class EventRecorder:
         self._records: OrderedDict[_Fact, _Record] = OrderedDict()
         self._queue: WorkQueue[_Fact] = WorkQueue(clock=clock, initial_retry_s=1.0)
         self._writing = asyncio.Lock()
+        self._full = False
 
     def emit(
         self,
@@ -138,8 +139,12 @@ class EventRecorder:
         elif self._make_room():
             self._records[fact] = _Record(_name(regarding), first=now, last=now, last_s=now_s)
             self._queue.add(fact)
+            self._full = False
         else:
-            self._drop(fact, cause="queue_full")
+            _DROPPED.labels("queue_full").inc()
+            if not self._full:  # one line for a flood, not one per drop
+                self._log.warning("event_queue_full", limit=_MAX_RECORDS)
+            self._full = True
 
     async def run(self) -> None:
         """Writes what is emitted, until cancelled."""
@@ -223,7 +228,10 @@ class EventRecorder:
         if final or record.attempts >= _MAX_ATTEMPTS:
             del self._records[fact]
             self._queue.forget(fact)
-            self._drop(fact, cause="refused" if final else "unreachable", error=str(error))
+            _DROPPED.labels("refused" if final else "unreachable").inc()
+            self._log.warning(
+                "event_dropped", regarding=fact.regarding.name, reason=fact.reason, error=str(error)
+            )
         elif isinstance(error, ApiError) and error.retry_after_s:
             self._queue.add_after(fact, delay_s=error.retry_after_s)
         else:
@@ -239,10 +247,6 @@ class EventRecorder:
             return False
         del self._records[oldest]
         return True
-
-    def _drop(self, fact: _Fact, **why: str) -> None:
-        _DROPPED.labels(why["cause"]).inc()
-        self._log.warning("event_dropped", regarding=fact.regarding.name, reason=fact.reason, **why)
 
 
 def _series(record: _Record) -> dict[str, Any]:
