@@ -33,6 +33,7 @@ from tangram.cel.types import (
     LIST,
     NULL,
     NUMBERS,
+    OPAQUE,
     OPTIONAL,
     STRING,
     UINT,
@@ -219,7 +220,11 @@ class _Checker:
                 if operator in OPERATORS:
                     return self._result(node, OPERATORS[operator], kinds)
                 if not _comparable(operator, *kinds):
-                    raise self.error(node, f"no such overload: {kinds[0]} {operator} {kinds[1]}")
+                    raise self.error(
+                        node,
+                        f"no such overload: {kinds[0]} {operator} {kinds[1]}",
+                        _comparison_hint(operator, kinds),
+                    )
                 return BOOL
 
     def _call(self, node: Call, scope: Scope) -> Type:
@@ -269,6 +274,15 @@ def _comparable(operator: str, left: Type, right: Type) -> bool:
     if DYN in (left, right):
         return all(kind in (DYN, *_ORDERED, *NUMBERS) for kind in (left, right))
     return (left == right and left in _ORDERED) or (left in NUMBERS and right in NUMBERS)
+
+
+def _comparison_hint(operator: str, kinds: Sequence[Type]) -> str:
+    opaque = next((kind for kind in kinds if kind in OPAQUE), None)
+    if opaque is None:
+        return ""
+    if operator in {"==", "!="}:
+        return f'write {opaque}("…") around the other side'
+    return "use isGreaterThan(), isLessThan() or compareTo()"
 
 
 def _did_you_mean(name: str, known: Mapping[str, object]) -> str:

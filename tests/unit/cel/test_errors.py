@@ -103,8 +103,16 @@ TYPES: list[tuple[str, int, str]] = [
     ("has(device.driver.foo)", 18, "a value of type string has no fields"),
     ("true.foo", 5, "a value of type bool has no fields"),
     ('device.capacity["a"].memory.foo == 1', 28, "a value of type quantity has no fields"),
-    ('device.capacity["a"].memory == "80Gi"', 29, "no such overload: quantity == string"),
-    ('device.capacity["a"].memory > quantity("1")', 29, "no such overload: quantity > quantity"),
+    (
+        'device.capacity["a"].memory == "80Gi"',
+        29,
+        'no such overload: quantity == string; write quantity("…")',
+    ),
+    (
+        'device.capacity["a"].memory > quantity("1")',
+        29,
+        "no such overload: quantity > quantity; use isGreaterThan()",
+    ),
     ('quantity("1").isLessThan("2")', 15, "no such overload: isLessThan(quantity, string)"),
     ("quantity(1) == quantity('1')", 1, "no such overload: quantity(int)"),
     ("foo", 1, "there is no variable 'foo'"),

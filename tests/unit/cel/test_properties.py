@@ -2,6 +2,7 @@
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from tests.unit.cel.printer import unparse
 from tests.unit.cel.support import DEVICE
 from tests.unit.cel.trees import LOOSE_TREES, TREES
 
@@ -9,7 +10,6 @@ from tangram.base.errors import CelCompileError, CelRuntimeError
 from tangram.cel import CelDevice, Program
 from tangram.cel.ast import Node
 from tangram.cel.parser import parse
-from tangram.cel.printer import unparse
 
 WORDS = (
     "( ) [ ] { } . , : ? ! && || == != < <= > >= + - * / % in has all exists map filter true false null if"

@@ -25,7 +25,7 @@ _UNARY_POWER = 6
 _MEMBER_POWER = 7
 
 
-def unparse(node: Node) -> str:  # noqa: PLR0911 - one return per kind of node
+def unparse(node: Node) -> str:
     """The canonical text of the tree."""
     match node:
         case Literal(value=value):
