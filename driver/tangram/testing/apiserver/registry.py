@@ -1,10 +1,11 @@
 """What a write does: metadata, subresources, preconditions, validation, finalizers, garbage collection."""
 
+import contextlib
 import copy
 import re
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -84,7 +85,8 @@ class Registry:
         if subresource not in {"", "status"} or (subresource and resource not in WITH_STATUS):
             raise no_such_path()
         old = self.get(resource, key)
-        new = mutation(copy.deepcopy(old))
+        with _decoding():
+            new = mutation(copy.deepcopy(old))
         if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
             raise bad_request("the patched object is not an object with metadata")
         self._check_kind(resource, new)
@@ -190,9 +192,11 @@ class Registry:
         for field in ("labels", "annotations", "finalizers", "ownerReferences"):
             if not new["metadata"].get(field):
                 new["metadata"].pop(field, None)
-        apply_defaults(resource, new, now=rfc3339(self._clock.now()))
-        drop_disabled_fields(resource, new, old, features=self._features)
-        if problems := validate(resource, new, old, version=self._version):
+        with _decoding():
+            apply_defaults(resource, new, now=rfc3339(self._clock.now()))
+            drop_disabled_fields(resource, new, old, features=self._features)
+            problems = validate(resource, new, old, version=self._version)
+        if problems:
             raise invalid(resource, new["metadata"]["name"], problems)
 
     def _remove_if_released(self, resource: Resource, key: ObjectKey) -> Object | None:
@@ -226,6 +230,15 @@ class Registry:
             for obj in self._store.objects(resource):
                 if obj["metadata"].get("namespace") == namespace and self._store.get(resource, key_of(obj)):
                     self.delete(resource, key_of(obj), grace_s=0)
+
+
+@contextlib.contextmanager
+def _decoding() -> Iterator[None]:
+    """Types are not checked one by one: a list where a map belongs fails to decode, as in a real server."""
+    try:
+        yield
+    except (AttributeError, TypeError, KeyError, ValueError) as error:
+        raise bad_request(f"the object cannot be decoded: {error!r}") from error
 
 
 def _reset_status(resource: Resource, obj: Object) -> None:

@@ -1,0 +1,269 @@
+"""The rules of ResourceClaims that the fake API server enforces, as a real one does."""
+
+import copy
+from typing import Any
+
+import pytest
+
+from tangram.base.errors import ApiError, ConflictError, InvalidError
+from tangram.kube.resources import RESOURCE_CLAIMS
+from tangram.testing.apiserver import RESOURCE_CLAIM_TEMPLATES, FakeApiServer
+
+SPEC = {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": "c"}}]}}
+RESULT = {"request": "gpu", "driver": "gpu.resource.admin", "pool": "gpu.resource.admin/n", "device": "gpu-1"}
+SELECTOR = {
+    "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n"]}]}]
+}
+ALLOCATION = {
+    "devices": {"results": [RESULT]},
+    "nodeSelector": SELECTOR,
+    "allocationTimestamp": "2026-01-01T00:00:00Z",
+}
+CONSUMER = {"resource": "pods", "name": "p", "uid": "u1"}
+
+
+def claim(spec: Any = SPEC, **status: Any) -> dict[str, Any]:
+    body: dict[str, Any] = {"metadata": {"name": "c", "namespace": "default"}, "spec": copy.deepcopy(spec)}
+    return body | ({"status": status} if status else {})
+
+
+def write(server: FakeApiServer, status: dict[str, Any], **options: Any) -> dict[str, Any]:
+    patch = {"status": status, **options}
+    return server.patch(RESOURCE_CLAIMS, patch, name="c", namespace="default", subresource="status")
+
+
+def allocated(**options: Any) -> FakeApiServer:
+    server = FakeApiServer(**options)
+    server.create(RESOURCE_CLAIMS, claim(allocation=ALLOCATION))
+    return server
+
+
+def test_defaults_of_requests() -> None:
+    server = FakeApiServer()
+    spec = {
+        "devices": {
+            "requests": [
+                {"name": "a", "exactly": {"deviceClassName": "c", "tolerations": [{"key": "k"}]}},
+                {"name": "b", "exactly": {"deviceClassName": "c", "allocationMode": "All"}},
+                {"name": "d", "firstAvailable": [{"name": "x", "deviceClassName": "c"}]},
+            ]
+        }
+    }
+    made = server.create(RESOURCE_CLAIMS, claim(spec))
+    first, second, third = made["spec"]["devices"]["requests"]
+    assert (first["exactly"]["allocationMode"], first["exactly"]["count"]) == ("ExactCount", 1)
+    assert first["exactly"]["tolerations"] == [{"key": "k", "operator": "Equal"}]
+    assert "count" not in second["exactly"]
+    assert third["firstAvailable"][0]["count"] == 1
+    template = {"metadata": {"name": "t"}, "spec": {"spec": copy.deepcopy(SPEC)}}
+    made = server.create(RESOURCE_CLAIM_TEMPLATES, template)
+    assert made["spec"]["spec"]["devices"]["requests"][0]["exactly"]["count"] == 1
+
+
+def request(**fields: Any) -> dict[str, Any]:
+    return {"devices": {"requests": [{"name": "gpu", **fields}]}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (request(), "exactly one of"),
+        (request(exactly={"deviceClassName": "c"}, firstAvailable=[{"name": "a"}]), "exactly one of"),
+        (request(exactly={"deviceClassName": ""}), "deviceClassName: Required"),
+        (request(exactly={"deviceClassName": "c", "allocationMode": "Some"}), "Unsupported value"),
+        (request(exactly={"deviceClassName": "c", "count": -1}), "greater than zero"),
+        (
+            request(exactly={"deviceClassName": "c", "allocationMode": "All", "count": 2}),
+            "must not be specified",
+        ),
+        (request(name="A", exactly={"deviceClassName": "c"}), "name: Invalid value"),
+        (request(firstAvailable=[{"name": str(i), "deviceClassName": "c"} for i in range(9)]), "at most 8"),
+        ({"devices": {"requests": SPEC["devices"]["requests"] * 2}}, "Duplicate value"),
+        ({"devices": {"config": [{"opaque": {"driver": "d", "parameters": []}}]}}, "JSON object"),
+        (
+            {"devices": {"config": [{"opaque": {"driver": "d", "parameters": {"x": "y" * 11000}}}]}},
+            "Too long",
+        ),
+        ({"devices": {"config": [{}]}}, "opaque: Required"),
+        ({"devices": {"constraints": [{}] * 33}}, "at most 32"),
+    ],
+)
+def test_spec(spec: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        FakeApiServer().create(RESOURCE_CLAIMS, claim(spec))
+
+
+def test_wrong_types_are_a_bad_request() -> None:
+    with pytest.raises(ApiError, match="cannot be decoded") as caught:
+        FakeApiServer().create(RESOURCE_CLAIMS, claim({"devices": {"requests": "x"}}))
+    assert caught.value.status == 400
+
+
+def test_spec_is_immutable_and_metadata_is_not() -> None:
+    server = allocated()
+    server.patch(
+        RESOURCE_CLAIMS, {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}},
+        name="c", namespace="default",
+    )  # fmt: skip
+    with pytest.raises(InvalidError, match="spec: Invalid value: field is immutable"):
+        server.patch(RESOURCE_CLAIMS, {"spec": {"devices": {"requests": []}}}, name="c", namespace="default")
+
+
+def test_allocation_is_immutable_until_it_is_cleared() -> None:
+    server = allocated()
+    other = {**ALLOCATION, "devices": {"results": [{**RESULT, "device": "gpu-2"}]}}
+    with pytest.raises(InvalidError, match=r"status\.allocation: Invalid value: field is immutable"):
+        write(server, {"allocation": other})
+    # Neither can the time stamp be added or changed later.
+    with pytest.raises(InvalidError, match="field is immutable"):
+        write(server, {"allocation": {"allocationTimestamp": "2027-01-01T00:00:00Z"}})
+    write(server, {"allocation": None})
+    write(server, {"allocation": other})
+
+
+def test_reservations_need_an_allocation() -> None:
+    server = FakeApiServer()
+    server.create(RESOURCE_CLAIMS, claim())
+    with pytest.raises(InvalidError, match=r"reservedFor: Forbidden: may not be specified when `allocated`"):
+        write(server, {"reservedFor": [CONSUMER]})
+    write(server, {"allocation": ALLOCATION, "reservedFor": [CONSUMER]})
+    with pytest.raises(InvalidError, match="reservedFor: Forbidden"):
+        write(server, {"allocation": None})
+    assert write(server, {"allocation": None, "reservedFor": None})["status"] == {}
+
+
+@pytest.mark.parametrize(
+    ("reserved", "message"),
+    [
+        ([CONSUMER, CONSUMER], "Duplicate value"),
+        ([{**CONSUMER, "uid": ""}], "uid: Required"),
+        ([{"uid": "u"}], "resource: Required"),
+        ([{**CONSUMER, "uid": str(i)} for i in range(257)], "at most 256"),
+    ],
+)
+def test_reservations(reserved: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        write(allocated(), {"reservedFor": reserved})
+
+
+def test_claim_that_is_being_deleted_takes_no_new_reservation() -> None:
+    server = FakeApiServer()
+    body = claim(allocation=ALLOCATION, reservedFor=[CONSUMER])
+    body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    server.create(RESOURCE_CLAIMS, body)
+    server.delete(RESOURCE_CLAIMS, name="c", namespace="default")
+    with pytest.raises(InvalidError, match="being deleted"):
+        write(server, {"reservedFor": [CONSUMER, {**CONSUMER, "uid": "u2"}]})
+    write(server, {"reservedFor": []})
+
+
+def test_scheduler_reserves_with_a_strategic_patch() -> None:
+    server = allocated()
+    for patch in ([CONSUMER], [{**CONSUMER, "uid": "u2"}], [{"$patch": "delete", "uid": "u1"}]):
+        server.patch(
+            RESOURCE_CLAIMS, {"status": {"reservedFor": patch}}, name="c", namespace="default",
+            subresource="status", kind="strategic",
+        )  # fmt: skip
+    found = server.get(RESOURCE_CLAIMS, name="c", namespace="default")
+    assert [entry["uid"] for entry in found["status"]["reservedFor"]] == ["u2"]
+
+
+def test_stale_version_in_a_status_patch_is_a_conflict() -> None:
+    server = FakeApiServer()
+    version = server.create(RESOURCE_CLAIMS, claim())["metadata"]["resourceVersion"]
+    write(server, {"allocation": ALLOCATION}, metadata={"resourceVersion": version})
+    with pytest.raises(ConflictError):
+        write(server, {"allocation": None}, metadata={"resourceVersion": version})
+
+
+def result(**fields: Any) -> dict[str, Any]:
+    return {"devices": {"results": [{**RESULT, **fields}]}}
+
+
+@pytest.mark.parametrize(
+    ("allocation", "message"),
+    [
+        (result(request="other"), "must be the name of a request"),
+        (result(request="gpu/sub"), "must be the name of a request"),
+        (result(driver="Bad"), "driver: Invalid value"),
+        (result(driver="d" * 64), "driver: Invalid value"),
+        (result(pool=""), "pool: Invalid value"),
+        (result(pool="a//b"), "pool: Invalid value"),
+        (result(device="gpu_1"), "device: Invalid value"),
+        (result(shareID="x"), "shareID: Invalid value"),
+        ({"devices": {"results": [RESULT] * 33}}, "at most 32"),
+        ({"devices": {"config": [{"opaque": {"driver": "d", "parameters": {}}}]}}, "source: Unsupported"),
+        ({**ALLOCATION, "nodeSelector": {"nodeSelectorTerms": []}}, "nodeSelectorTerms: Required"),
+    ],
+)
+def test_allocation(allocation: Any, message: str) -> None:
+    server = FakeApiServer()
+    server.create(RESOURCE_CLAIMS, claim())
+    with pytest.raises(InvalidError, match=message):
+        write(server, {"allocation": allocation})
+
+
+def test_result_names_the_chosen_alternative() -> None:
+    server = FakeApiServer()
+    server.create(RESOURCE_CLAIMS, claim(request(firstAvailable=[{"name": "big", "deviceClassName": "c"}])))
+    with pytest.raises(InvalidError):
+        write(server, {"allocation": result(request="gpu")})
+    write(server, {"allocation": result(request="gpu/big")})
+
+
+DEVICE = {"driver": RESULT["driver"], "pool": RESULT["pool"], "device": RESULT["device"]}
+CONDITION = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "Prepared",
+    "message": "",
+    "lastTransitionTime": "2026-01-01T00:00:00Z",
+}
+
+
+def test_device_status_and_its_end_with_the_allocation() -> None:
+    server = allocated()
+    written = write(server, {"devices": [{**DEVICE, "conditions": [CONDITION], "data": {"uuid": "x"}}]})
+    assert written["status"]["devices"][0]["data"] == {"uuid": "x"}
+    assert write(server, {"allocation": None})["status"] == {}
+
+
+@pytest.mark.parametrize(
+    ("devices", "message"),
+    [
+        ([{**DEVICE, "device": "gpu-2"}], "must be an allocated device"),
+        ([{**DEVICE, "shareID": "11111111-1111-1111-1111-111111111111"}], "must be an allocated device"),
+        ([DEVICE, DEVICE], "Duplicate value"),
+        ([{**DEVICE, "conditions": [CONDITION] * 9}], "at most 8"),
+        ([{**DEVICE, "conditions": [{**CONDITION, "reason": ""}]}], "reason: Required"),
+        ([{**DEVICE, "data": "text"}], "JSON object"),
+        ([{**DEVICE, "data": {"x": "y" * 11000}}], "Too long"),
+    ],
+)
+def test_device_statuses(devices: Any, message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        write(allocated(), {"devices": devices})
+
+
+def test_what_older_servers_drop() -> None:
+    share = "11111111-1111-1111-1111-111111111111"
+    spec = request(
+        exactly={"deviceClassName": "c", "capacity": {"requests": {"m": "1"}}, "tolerations": [{}]}
+    )
+    extended = {**ALLOCATION, "devices": {"results": [{**RESULT, "shareID": share, "consumedCapacity": {}}]}}
+    found = {}
+    for version in ("1.35", "1.36"):
+        server = FakeApiServer(version=version)
+        found[version] = server.create(RESOURCE_CLAIMS, claim(spec, allocation=extended))
+    old, new = found["1.35"], found["1.36"]
+    assert old["status"]["allocation"] == {"devices": {"results": [RESULT]}, "nodeSelector": SELECTOR}
+    assert new["status"]["allocation"] == extended
+    assert old["spec"]["devices"]["requests"][0]["exactly"].keys() == {
+        "deviceClassName", "allocationMode", "count",
+    }  # fmt: skip
+    assert "capacity" in new["spec"]["devices"]["requests"][0]["exactly"]
+
+
+def test_device_status_needs_its_gate() -> None:
+    server = allocated(features=())
+    assert "devices" not in write(server, {"devices": [DEVICE]})["status"]

@@ -1,0 +1,132 @@
+"""The rules of ResourceSlices that the fake API server enforces, as a real one does."""
+
+from typing import Any
+
+import pytest
+
+from tangram.base.errors import InvalidError
+from tangram.kube.resources import RESOURCE_SLICES
+from tangram.testing.apiserver import FakeApiServer
+
+
+def device(name: str = "gpu-1", **fields: Any) -> dict[str, Any]:
+    return {"name": name, **fields}
+
+
+def spec(*devices: Any, **fields: Any) -> dict[str, Any]:
+    made = {
+        "driver": "gpu.resource.admin",
+        "nodeName": "n",
+        "pool": {"name": "gpu.resource.admin/n", "generation": 1, "resourceSliceCount": 1},
+        "devices": list(devices),
+    }
+    return {key: value for key, value in (made | fields).items() if value is not None}
+
+
+def create(body: dict[str, Any], **options: Any) -> dict[str, Any]:
+    made = FakeApiServer(**options).create(RESOURCE_SLICES, {"metadata": {"name": "s"}, "spec": body})
+    found: dict[str, Any] = made["spec"]
+    return found
+
+
+GOOD = device(
+    attributes={
+        "type": {"string": "gpu"},
+        "resource.kubernetes.io/numaNode": {"int": 0},
+        "healthy": {"bool": False},
+        "driverVersion": {"version": "570.86.15"},
+    },
+    capacity={"memory": {"value": "80Gi"}},
+)
+
+
+def test_good_slice() -> None:
+    assert create(spec(GOOD)) == spec(GOOD)
+
+
+def many(count: int, **fields: Any) -> list[dict[str, Any]]:
+    return [device(f"d{index}", **fields) for index in range(count)]
+
+
+TAINT = {"key": "k", "effect": "NoSchedule"}
+COUNTERS = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (spec(driver="D"), "driver"),
+        (spec(driver="d" * 64), "driver"),
+        (spec(pool={"name": "", "resourceSliceCount": 1}), r"pool\.name"),
+        (spec(pool={"name": "p", "resourceSliceCount": 0}), "greater than zero"),
+        (spec(pool={"name": "p", "resourceSliceCount": 1, "generation": -1}), "generation"),
+        (spec(nodeName=None), "exactly one of `nodeName`"),
+        (spec(allNodes=True), "exactly one of `nodeName`"),
+        (spec(*many(129)), "at most 128"),
+        (spec(*many(64), device(taints=[TAINT])), "at most 64"),
+        (spec(*many(64), device(consumesCounters=COUNTERS)), "at most 64"),
+        (spec(device(), device()), "Duplicate value"),
+        (spec(device("Gpu")), "name: Invalid"),
+        (spec(device("d" * 64)), "name: Invalid"),
+        (spec(device(attributes={f"a{i}": {"int": 1} for i in range(33)})), "above 32"),
+        (spec(device(attributes={"a": {}})), "exactly one value"),
+        (spec(device(attributes={"a": {"int": 1, "bool": True}})), "exactly one value"),
+        (spec(device(attributes={"a-b": {"int": 1}})), "C identifier"),
+        (spec(device(attributes={"a" * 33: {"int": 1}})), "C identifier"),
+        (spec(device(attributes={"/a": {"int": 1}})), "C identifier"),
+        (spec(device(attributes={"a": {"string": "ü" * 33}})), "64 bytes"),
+        (spec(device(attributes={"a": {"version": "535.104.05"}})), "not a semantic version"),
+        (spec(device(capacity={"m": {"value": "1 Gi"}})), "not a quantity"),
+        (spec(device(capacity={"m": {"value": "1", "requestPolicy": {"default": "1"}}})), "allowMultiple"),
+        (spec(device(taints=[{"key": "k", "effect": "PreferNoSchedule"}])), "taints"),
+        (spec(device(taints=[TAINT] * 17)), "at most 16"),
+        (spec(device(consumesCounters=COUNTERS * 3)), "at most 2"),
+        (spec(sharedCounters=[{"name": f"s{i}", "counters": {"c": {}}} for i in range(9)]), "at most 8"),
+        (spec(sharedCounters=[{"name": "s", "counters": {}}]), "1 to 32"),
+        (spec(device(), sharedCounters=[{"name": "s", "counters": {"c": {}}}]), "only one of"),
+    ],
+)
+def test_rules(body: dict[str, Any], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        create(body)
+
+
+def test_limits_are_reached() -> None:
+    create(spec(*many(128)))
+    create(spec(*many(64, taints=[TAINT])))
+    create(spec(device(attributes={"a" * 32: {"int": 1}, **{f"a{i}": {"int": 1} for i in range(31)}})))
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"driver": "other"}, r"spec\.driver"),
+        ({"nodeName": "other"}, r"spec\.nodeName"),
+        ({"pool": {"name": "other"}}, r"spec\.pool\.name"),
+    ],
+)
+def test_identity_is_immutable(change: dict[str, Any], field: str) -> None:
+    server = FakeApiServer()
+    server.create(RESOURCE_SLICES, {"metadata": {"name": "s"}, "spec": spec(GOOD)})
+    with pytest.raises(InvalidError, match=f"{field}: Invalid value: .*: field is immutable"):
+        server.patch(RESOURCE_SLICES, {"spec": change}, name="s")
+    server.patch(RESOURCE_SLICES, {"spec": {"pool": {"generation": 2}, "devices": []}}, name="s")
+
+
+def test_what_older_servers_drop() -> None:
+    full = device(
+        taints=[{**TAINT, "timeAdded": "2026-01-01T00:00:00Z"}],
+        allowMultipleAllocations=True,
+        consumesCounters=COUNTERS,
+        bindingConditions=["a"],
+        capacity={"m": {"value": "1", "requestPolicy": {"default": "1"}}},
+    )
+    assert create(spec(full))["devices"] == [full]
+    assert create(spec(full), version="1.35")["devices"] == [device(capacity={"m": {"value": "1"}})]
+    counters = spec(devices=None, sharedCounters=[{"name": "s", "counters": {"c": {"value": "1"}}}])
+    assert "sharedCounters" in create(counters)
+    assert "sharedCounters" not in create(counters, version="1.34")
+
+
+def test_server_notes_when_a_taint_was_added() -> None:
+    assert create(spec(device(taints=[TAINT])))["devices"][0]["taints"][0]["timeAdded"].endswith("Z")
