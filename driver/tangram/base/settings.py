@@ -2,8 +2,7 @@
 
 A command's settings are one msgspec Struct with fields `Annotated[type, msgspec.Meta(description=...)]`; the
 Struct alone decides flag (`--node-name`), environment variable (`TANGRAM_NODE_NAME`) and key of the YAML file
-(`nodeName`). `Meta(extra={...})` adds `unit`, `expected` (what a pattern wants, in words) and `default` (a
-default that depends on the machine, in words).
+(`nodeName`). `Meta(extra={"unit": ..., "expected": ...})` adds the unit and, for patterns, what to write.
 """
 
 import difflib
@@ -62,8 +61,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 class Setting:
     """One setting: its names in every source, its type and what it means.
 
-    `default` is `msgspec.NODEFAULT` for a setting that must be given; `default_words` says it where it depends
-    on the machine. `choices` is empty where any value of the type may stand.
+    `default` is `msgspec.NODEFAULT` for a setting that must be given. `choices` is empty where any value of
+    the type may stand.
     """
 
     name: str
@@ -71,7 +70,6 @@ class Setting:
     type: Any
     default: Any
     description: str
-    default_words: str = ""
     unit: str = ""
     expected: str = ""
     choices: tuple[str, ...] = ()
@@ -142,8 +140,7 @@ def _setting(field: msgspec.structs.FieldInfo, hint: Any) -> Setting:
         name=field.name,
         key=field.encode_name,
         type=hint,
-        default=field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory(),
-        default_words=extra.get("default", ""),
+        default=field.default,
         description=description,
         unit=extra.get("unit", ""),
         expected=extra.get("expected", ""),

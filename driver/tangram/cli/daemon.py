@@ -39,10 +39,11 @@ def run_daemon(command: str, loaded: Loaded[T], main: Callable[[T], Awaitable[No
     debug = settings.log_level == "debug"
     try:
         return asyncio.run(_until_signal(command, main(settings), grace_s=settings.shutdown_grace_s))
-    except TangramError as error:
-        log.exception("stopped_by_error", error=error.cause, next_step=error.next_step, exc_info=debug)
-        raise
-    except Exception as error:
+    except Exception as raised:
+        error = _first(raised)
+        if isinstance(error, TangramError):
+            log.exception("stopped_by_error", error=error.cause, next_step=error.next_step, exc_info=debug)
+            raise error from None
         log.exception("internal_error", error=repr(error), where=_where(error), exc_info=debug)
         print(f"error: internal error: {error!r} at {_where(error)}", file=sys.stderr)
         print("next: run again with --log-level debug and report what it logs", file=sys.stderr)
@@ -81,6 +82,13 @@ def _end_hard(command: str) -> None:
     """A thread that hangs in the GPU driver would keep the interpreter from ending for ever."""
     get_logger(command).error("stop_took_too_long")
     os._exit(1)
+
+
+def _first(error: BaseException) -> BaseException:
+    """The error itself, or the first one of a group of tasks."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
 
 
 def _where(error: BaseException) -> str:

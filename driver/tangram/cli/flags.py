@@ -64,8 +64,6 @@ def _help(setting: Setting) -> str:
 
 def default_text(setting: Setting) -> str:
     """A setting's default as the user would write it."""
-    if setting.default_words:
-        return setting.default_words
     if isinstance(setting.default, float):
         return f"{setting.default:g}"
     return setting.default or '""'

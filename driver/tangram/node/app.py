@@ -15,7 +15,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from tangram import DRIVER_NAME, __version__
 from tangram.base.backoff import Backoff
 from tangram.base.clock import Clock, SystemClock, within
-from tangram.base.errors import ConfigurationError, InvalidObjectError, KubeError
+from tangram.base.errors import ConfigurationError, InvalidObjectError, TangramError
 from tangram.base.logs import get_logger
 from tangram.base.serving import HttpServer
 from tangram.hardware.backend import Backend
@@ -199,7 +199,7 @@ class NodePlugin:
         while self._one_slice is None:
             try:
                 self._one_slice = await self._client.server_version() < (1, 36)
-            except KubeError as error:
+            except TangramError as error:
                 _log.warning("server_version_unknown", error=str(error))
                 await self._clock.sleep(backoff.next_s())
         if (inventory := self._inventory()) is not None:
@@ -233,4 +233,5 @@ class NodePlugin:
     def _set_aside(self, damage: Damage, path: str) -> None:
         HELD_STATE_SET_ASIDE.inc()
         _log.error("held_state_set_aside", uid=damage.uid, cause=damage.cause, path=path)
-        self._reporter.state_set_aside(uid=damage.uid, cause=damage.cause, path=path)
+        owner = self._cdi.owner(damage.uid)
+        self._reporter.state_set_aside(uid=damage.uid, cause=damage.cause, path=path, owner=owner)

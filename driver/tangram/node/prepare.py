@@ -99,7 +99,7 @@ class Preparer:
     ) -> tuple[HeldClaim, bool]:
         uid = claim.metadata.uid
         async with self._locks.claim(uid):
-            held = await asyncio.to_thread(self._current, uid)
+            held = await self._current(uid)
             if held is not None and self._stands(held, results):
                 await asyncio.to_thread(self._cdi.restore, held, self._inventory())
                 return held, False
@@ -173,7 +173,7 @@ class Preparer:
 
     async def _unprepare(self, uid: str) -> HeldClaim | None:
         async with self._locks.claim(uid):
-            held = await asyncio.to_thread(self._current, uid)
+            held = await self._current(uid)
             if held is None:
                 await asyncio.to_thread(self._cdi.remove, uid)
                 return None
@@ -214,8 +214,7 @@ class Preparer:
         async with self._locks.claim(uid):
             damage = await asyncio.to_thread(self._store.read, uid)
             if isinstance(damage, Damage) and (newer or not damage.newer):
-                path = await asyncio.to_thread(self._store.set_aside, uid)
-                self._set_aside(damage, str(path))
+                await self._put_aside(damage)
 
     async def _drop_cdi(self, uid: str) -> bool:
         async with self._locks.claim(uid):
@@ -224,9 +223,9 @@ class Preparer:
             await asyncio.to_thread(self._cdi.remove, uid)
             return True
 
-    def _current(self, uid: str) -> HeldClaim | None:
+    async def _current(self, uid: str) -> HeldClaim | None:
         """The claim's held state; a damaged file is set aside and counts as none."""
-        held = self._store.read(uid)
+        held = await asyncio.to_thread(self._store.read, uid)
         if not isinstance(held, Damage):
             return held
         if held.newer:
@@ -234,8 +233,12 @@ class Preparer:
                 f"the held state of claim uid {uid} was written by a newer Tangram: {held.cause}",
                 next_step="let the newer node plugin handle it, or restart this one to set the file aside",
             )
-        self._set_aside(held, str(self._store.set_aside(uid)))
+        await self._put_aside(held)
         return None
+
+    async def _put_aside(self, damage: Damage) -> None:
+        path = await asyncio.to_thread(self._store.set_aside, damage.uid)
+        self._set_aside(damage, str(path))
 
     async def _to_the_end(self, work: Coroutine[Any, Any, T]) -> T:
         task = asyncio.create_task(work)

@@ -23,6 +23,7 @@ from tangram.kube.events import EventRecorder, ObjectReference
 from tangram.kube.objects import ResourceClaim
 from tangram.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from tangram.kube.workqueue import WorkQueue
+from tangram.kubeletplugin.driver import ClaimReference
 from tangram.node.claimstatus import Entry, failed_entries, merged, prepared_entries
 from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory
@@ -66,15 +67,13 @@ class Reporter:
         self._want(claim, failed_entries(claim, str(error)))
         self._emit(claim, reason="PrepareFailed", note=str(error), kind="Warning")
 
-    def state_set_aside(
-        self, *, uid: str, cause: str, path: str, claim: ObjectReference | None = None
-    ) -> None:
-        """A held file could not be used; `claim` is whose it was, if that is known."""
+    def state_set_aside(self, *, uid: str, cause: str, path: str, owner: ClaimReference | None) -> None:
+        """A held file could not be used; `owner` is whose it was, if that is known."""
         node = ObjectReference(
             api_version=NODES.api_version, kind=NODES.kind, name=self._node_name, namespace="", uid=""
         )
         self._events.emit(
-            claim or node,
+            _claim_reference(owner) if owner else node,
             reason="HeldStateSetAside",
             note=f"held state of claim uid {uid} on node {self._node_name} was not usable ({cause}); it is"
             f" kept as {path}, and rebuilt if the claim is still allocated here",
@@ -102,7 +101,10 @@ class Reporter:
     def _emit(
         self, claim: ResourceClaim, *, reason: str, note: str, kind: Literal["Normal", "Warning"] = "Normal"
     ) -> None:
-        reference = claim_reference(claim)
+        metadata = claim.metadata
+        reference = _claim_reference(
+            ClaimReference(namespace=metadata.namespace, name=metadata.name, uid=metadata.uid)
+        )
         self._events.emit(reference, reason=reason, note=note, action="Prepare", kind=kind)
         for pod in _pods(claim):
             self._events.emit(pod, reason=reason, note=note, action="Prepare", kind=kind, related=reference)
@@ -167,14 +169,14 @@ class Reporter:
         return True
 
 
-def claim_reference(claim: ResourceClaim) -> ObjectReference:
+def _claim_reference(claim: ClaimReference) -> ObjectReference:
     """The claim as the object of an event."""
     return ObjectReference(
         api_version=RESOURCE_CLAIMS.api_version,
         kind=RESOURCE_CLAIMS.kind,
-        name=claim.metadata.name,
-        namespace=claim.metadata.namespace,
-        uid=claim.metadata.uid,
+        name=claim.name,
+        namespace=claim.namespace,
+        uid=claim.uid,
     )
 
 

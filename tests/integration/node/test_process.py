@@ -172,6 +172,7 @@ async def test_ready_when_everything_is_there(world: World, start: Starter) -> N
     [
         (["--simulate", "no-such-machine"], "error: simulate: machine description no-such-machine"),
         (["--kubeconfig", "/nonexistent"], "error: "),
+        (["--kubelet-dir", "/tmp/" + "x" * 200], "error: "),
         (["--metrics-address", "192.0.2.1:1"], "error: cannot serve metrics and health on 192.0.2.1:1"),
     ],
 )

@@ -96,6 +96,26 @@ def test_the_traceback_is_in_the_log_at_debug_and_shows_no_locals() -> None:
     assert "hidden-value" not in log
 
 
+@pytest.mark.parametrize(
+    ("raised", "event"),
+    [
+        ("ConfigurationError('first', next_step='do it')", "stopped_by_error"),
+        ("KeyError('first')", "internal_error"),
+    ],
+)
+def test_the_first_error_of_a_group_of_tasks_counts(raised: str, event: str) -> None:
+    process = start(
+        "async with asyncio.TaskGroup() as tasks:\n"
+        "        tasks.create_task(asyncio.Event().wait())\n"
+        f"        raise {raised}"
+    )
+    _, log = process.communicate(timeout=30)
+    (entry,) = [json.loads(line) for line in log.splitlines() if f'"{event}"' in line]
+    assert "first" in entry["error"]
+    assert "Group" not in entry["error"]
+    assert process.returncode == 1
+
+
 def test_a_tangram_error_is_logged_and_raised_on() -> None:
     process = start("raise ConfigurationError('port 1 is taken', next_step='take another')")
     _, log = process.communicate(timeout=30)

@@ -16,8 +16,10 @@ from tangram.kube.decoding import decode
 from tangram.kube.events import EventRecorder
 from tangram.kube.objects import ResourceClaim
 from tangram.kube.resources import EVENTS, RESOURCE_CLAIMS
-from tangram.node.report import Reporter, claim_reference
+from tangram.kubeletplugin.driver import ClaimReference
+from tangram.node.report import Reporter
 from tangram.testing.apiserver import FakeApiServer
+from tangram.testing.apiserver.catalog import NAMESPACES
 
 
 class Setup:
@@ -197,9 +199,10 @@ async def test_a_claim_that_is_gone_or_deallocated_is_dropped(setup: Setup) -> N
 
 
 async def test_a_file_set_aside_is_told(setup: Setup) -> None:
-    claim = await setup.claim()
-    setup.reporter.state_set_aside(uid="u-1", cause="truncated", path="/x/u-1.json.set-aside-1")
-    setup.reporter.state_set_aside(uid="u-2", cause="truncated", path="/x", claim=claim_reference(claim))
+    owner = ClaimReference(namespace="ns", name="claim-1", uid="u-2")
+    setup.server.create(NAMESPACES, {"metadata": {"name": "ns"}})
+    setup.reporter.state_set_aside(uid="u-1", cause="truncated", path="/x/u-1.json.set-aside-1", owner=None)
+    setup.reporter.state_set_aside(uid="u-2", cause="truncated", path="/x", owner=owner)
     await setup.server.until(lambda: len(setup.server.objects(EVENTS)) == 2)
     kinds = {event["regarding"]["kind"]: event for event in setup.server.objects(EVENTS)}
     assert set(kinds) == {"Node", "ResourceClaim"}
