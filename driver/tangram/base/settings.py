@@ -54,7 +54,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             le=60,
             extra={"unit": "seconds"},
         ),
-    ] = 1.5
+    ] = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,7 @@ from tangram.base.errors import TangramError
 from tangram.base.logs import configure_logging, get_logger
 from tangram.base.settings import Loaded, T
 
-_SLACK_S = 0.4
+_SLACK_S = 0.9
 """What a stop may take beyond the grace for running calls, before the process ends itself."""
 
 
@@ -28,7 +28,7 @@ def run_daemon(command: str, loaded: Loaded[T], main: Callable[[T], Awaitable[No
     """Runs `main` until it returns or a signal cancels it; returns the exit code.
 
     TangramError is logged and raised on; any other exception is logged as `internal_error` (exit code 1). A
-    stop that takes longer than the grace plus 0.4 s ends the process hard with exit code 1.
+    stop that takes longer than the grace plus 0.9 s ends the process hard with exit code 1.
     """
     settings = loaded.settings
     configure_logging(level=settings.log_level, log_format=settings.log_format)

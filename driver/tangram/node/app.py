@@ -43,6 +43,7 @@ _log = get_logger("node")
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
+_CLOSE_S = 0.1
 
 
 async def run(settings: NodeSettings) -> None:
@@ -187,7 +188,9 @@ class NodePlugin:
                     await self._events.flush(timeout_s=_FLUSH_S)
         finally:
             self._registry.unregister(collector)
-            await self._workers.close()
+            # A call that hangs in the driver is left behind: its thread does not keep the process.
+            with contextlib.suppress(TimeoutError):
+                await within(self._workers.close(), seconds=_CLOSE_S, clock=self._clock)
 
     async def _learn_layout(self) -> None:
         """Asks the server for its version: a kube-scheduler before 1.36 does not walk slices in order.

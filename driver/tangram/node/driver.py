@@ -44,3 +44,4 @@ class NodeDriver:
 
     async def unprepare(self, claim: ClaimReference) -> None:
         await self._preparer.unprepare(claim.uid)
+        self._reporter.forget(claim.uid)

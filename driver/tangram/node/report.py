@@ -67,6 +67,10 @@ class Reporter:
         self._want(claim, failed_entries(claim, str(error)))
         self._emit(claim, reason="PrepareFailed", note=str(error), kind="Warning")
 
+    def forget(self, uid: str) -> None:
+        """The claim is unprepared: what is not written yet does not hold any more."""
+        self._desired.pop(uid, None)
+
     def state_set_aside(self, *, uid: str, cause: str, path: str, owner: ClaimReference | None) -> None:
         """A held file could not be used; `owner` is whose it was, if that is known."""
         node = ObjectReference(
@@ -112,6 +116,7 @@ class Reporter:
     async def _write(self, uid: str) -> None:
         desired = self._desired.get(uid)
         if desired is None:
+            self._queue.forget(uid)
             return
         try:
             wrote = await self._attempt(desired)

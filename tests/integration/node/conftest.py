@@ -46,7 +46,7 @@ class RunningPlugin:
         await self.stop()
 
     async def stop(self) -> None:
-        """As by SIGTERM."""
+        """As by SIGTERM; once is enough."""
         assert self._task is not None
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):

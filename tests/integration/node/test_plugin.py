@@ -259,6 +259,19 @@ async def test_a_driver_that_comes_late(world: World) -> None:
         await running.until_ready()
 
 
+async def test_a_driver_that_hangs_holds_up_neither_start_nor_stop(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tangram.node.app._FIRST_LOOK_S", 0.05)
+    hang = world.hardware.hang("discover")
+    async with world.run() as running:
+        await world.kubelet.plugin(DRIVER_NAME)
+        await world.unprepare(world.claim("c", ["gpu-unknown"]))
+        async with asyncio.timeout(5):  # its deadline would be 30 s
+            await running.stop()
+    hang.release()
+
+
 async def test_a_lost_gpu_is_unhealthy_while_held_and_goes_afterwards(world: World) -> None:
     async with world.run():
         names = await world.until_published()
