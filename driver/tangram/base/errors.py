@@ -80,7 +80,7 @@ class CelError(UsageError):
 
 
 class CelCompileError(CelError):
-    """A CEL expression is not valid; `line` and `column` (both from 1) say where, the message shows the place."""
+    """A CEL expression is not valid; `line` and `column` (from 1) say where, the message shows the place."""
 
     def __init__(self, cause: str, *, expression: str, offset: int, next_step: str = "") -> None:
         super().__init__(cause, next_step=next_step)
