@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
@@ -10,7 +10,7 @@ import msgspec
 
 from tangram.base.backoff import Backoff
 from tangram.base.clock import Clock
-from tangram.base.errors import InvalidObjectError, KubeError, NotFoundError, SliceLimitError, TangramError
+from tangram.base.errors import SliceLimitError, TangramError
 from tangram.base.logs import get_logger
 from tangram.kube.client import Client, decode
 from tangram.kube.decoding import ObjectKey
@@ -18,10 +18,10 @@ from tangram.kube.objects import Node
 from tangram.kube.reflector import Change, Reflector
 from tangram.kube.resources import NODES, RESOURCE_SLICES
 from tangram.kube.workqueue import WorkQueue
-from tangram.kubeletplugin.metrics import FIELDS_DROPPED, POOLS_FAILED, SLICE_WRITES
-from tangram.kubeletplugin.slice_compare import difference, paths
+from tangram.kubeletplugin.metrics import POOLS_FAILED
 from tangram.kubeletplugin.slice_limits import check_pool
-from tangram.kubeletplugin.slice_plan import NodeIdentity, Plan, StoredSlice, Write, plan_pool
+from tangram.kubeletplugin.slice_plan import NodeIdentity, Plan, StoredSlice, plan_pool
+from tangram.kubeletplugin.slice_writer import SliceWriter
 from tangram.kubeletplugin.slices import Pool
 
 _log = get_logger("slices")
@@ -32,8 +32,6 @@ HEAL_S = 0.5
 # Whoever keeps deleting or changing our slices gets slower answers, until it has been quiet for so long.
 _HEAL_MAXIMUM_S = 30.0
 _QUIET_S = 60.0
-# How long to wait until the watch shows what was written; the writes of then have preconditions anyway.
-_CATCH_UP_S = 10.0
 
 
 @dataclass(slots=True)
@@ -74,8 +72,6 @@ class SlicePublisher:
         self._node: NodeIdentity | None = None
         # The highest seen or written (perhaps, if the answer was lost): a wiped pool does not start from 1.
         self._generations: defaultdict[str, int] = defaultdict(int)
-        self._known_fields: set[str] = set()
-        self._dropped_fields: set[str] = set()
         self._limit_errors: dict[str, TangramError] = {}
         self._sync_errors: dict[str, TangramError] = {}
         self._settled: set[str] = set()
@@ -89,9 +85,7 @@ class SlicePublisher:
             on_change=self._note_change,
             field_selector=self._selector,
         )
-        # Our writes that the watch has not shown yet: by name, the resourceVersion, or "" for a delete.
-        self._expected: dict[str, str] = {}
-        self._caught_up = asyncio.Event()
+        self._writer = SliceWriter(client=client, clock=clock, shown=self._shown_version)
 
     @property
     def published(self) -> bool:
@@ -111,7 +105,7 @@ class SlicePublisher:
     @property
     def dropped_fields(self) -> frozenset[str]:
         """Paths such as `devices[].taints` that the server does not keep: their feature gates are off."""
-        return frozenset(self._dropped_fields)
+        return self._writer.dropped_fields
 
     def publish(self, pools: Mapping[str, Pool]) -> None:
         """Replaces the whole desired state, by pool name; returns at once. Pools left out are deleted."""
@@ -141,7 +135,8 @@ class SlicePublisher:
         deleted: set[str] = set()
         # Those with finalizers stay for a while after their deletion.
         while names := set(await self._listed()) - deleted:
-            await self._all(self._delete(name) for name in names)
+            for name in names:
+                await self._writer.delete(name)
             deleted |= names
 
     async def run(self) -> None:
@@ -157,6 +152,7 @@ class SlicePublisher:
                     self._queue.done(pool_name)
 
     async def _attempt(self, pool_name: str) -> None:
+        desired = self._desired
         try:
             settled = await self._sync(pool_name)
         except TangramError as error:
@@ -167,7 +163,7 @@ class SlicePublisher:
         else:
             self._queue.forget(pool_name)
             self._sync_errors.pop(pool_name, None)
-            if settled:
+            if settled and self._desired is desired:
                 self._settled.add(pool_name)
             else:
                 self._queue.add(pool_name)
@@ -180,7 +176,6 @@ class SlicePublisher:
 
     def _count_errors(self) -> None:
         POOLS_FAILED.set(len(self.errors))
-        FIELDS_DROPPED.set(len(self._dropped_fields))
 
     async def _sync(self, pool_name: str) -> bool:
         """One round; whether nothing was left to do."""
@@ -203,6 +198,10 @@ class SlicePublisher:
         await self._apply(pool_name, plan)
         return not (plan.creates or plan.updates or plan.deletes)
 
+    def _shown_version(self, name: str) -> str:
+        stored = self._reflector.store.get(ObjectKey("", name))
+        return stored.metadata.resource_version if stored else ""
+
     def _stored(self, pool_name: str) -> list[StoredSlice]:
         return [each for each in self._reflector.store.values() if each.pool_name == pool_name]
 
@@ -217,8 +216,8 @@ class SlicePublisher:
             pool=pool,
             stored=self._stored(pool_name),
             floor_generation=self._generations[pool_name],
-            known_fields=self._known_fields,
-            dropped_fields=self._dropped_fields,
+            known_fields=self._writer.known_fields,
+            dropped_fields=self._writer.dropped_fields,
         )
 
     async def _read_node(self) -> NodeIdentity:
@@ -240,77 +239,10 @@ class SlicePublisher:
             updates=len(plan.updates),
             deletes=len(plan.deletes),
         )
-        await self._all(self._write(each) for each in plan.creates)
-        await self._all(self._write(each) for each in plan.updates)
-        await self._all(self._delete(each.name, uid=each.metadata.uid) for each in plan.deletes)
-        await self._catch_up()
-
-    async def _all(self, calls: Iterable[Awaitable[None]]) -> None:
-        """All at once, for a pool is unusable in between; then the first error, if any."""
-        for outcome in await asyncio.gather(*calls, return_exceptions=True):
-            if isinstance(outcome, BaseException):
-                raise outcome
-
-    async def _write(self, write: Write) -> None:
-        assert self._node is not None, "slices are planned for a node"
-        metadata = {"ownerReferences": self._node.owner_references()}
-        verb = "update" if write.replaces else "create"
-        try:
-            if write.replaces is None:
-                answer = await self._client.create(
-                    RESOURCE_SLICES, {"metadata": {"name": write.name, **metadata}, "spec": write.spec}
-                )
-            else:
-                removed = dict.fromkeys(write.replaces.spec.keys() - write.spec.keys())
-                answer = await self._client.patch(
-                    RESOURCE_SLICES,
-                    {
-                        "metadata": metadata | {"resourceVersion": write.replaces.metadata.resource_version},
-                        "spec": write.spec | removed,
-                    },
-                    name=write.name,
-                )
-        except KubeError as error:
-            SLICE_WRITES.labels(verb, type(error).__name__).inc()
-            raise
-        SLICE_WRITES.labels(verb, "success").inc()
-        stored = StoredSlice.decode(answer)
-        self._expect(stored.name, stored.metadata.resource_version)
-        self._learn(write, stored)
+        await self._writer.apply(plan, self._node)
 
     def _note_generation(self, pool_name: str, generation: int) -> None:
         self._generations[pool_name] = max(self._generations[pool_name], generation)
-
-    def _learn(self, write: Write, stored: StoredSlice) -> None:
-        """What the server made of a write; InvalidObjectError if it is neither that nor a part of it."""
-        found = difference(write.spec, stored.spec)
-        written = paths(write.spec)
-        self._known_fields |= written
-        if dropped := found.missing - self._dropped_fields:
-            _log.warning(
-                "slice_fields_dropped",
-                fields=sorted(dropped),
-                next_step="turn their feature gates on, or accept that they have no effect",
-            )
-        self._dropped_fields = (self._dropped_fields - written) | found.missing
-        if found.other:
-            raise InvalidObjectError(
-                "the API server stored something else than was written",
-                object_name=f"ResourceSlice {stored.name}",
-                field=f"spec.{found.other}",
-                next_step="look for an admission webhook or policy that changes ResourceSlices",
-            )
-
-    async def _delete(self, name: str, *, uid: str = "") -> None:
-        try:
-            await self._client.delete(RESOURCE_SLICES, name=name, uid=uid)
-        except NotFoundError:
-            pass
-        except KubeError as error:
-            SLICE_WRITES.labels("delete", type(error).__name__).inc()
-            raise
-        SLICE_WRITES.labels("delete", "success").inc()
-        self._expect(name, "")
 
     async def _listed(self) -> list[str]:
         class Page(msgspec.Struct):
@@ -319,36 +251,10 @@ class SlicePublisher:
         page = await self._client.list_page(RESOURCE_SLICES, field_selector=self._selector)
         return [each.name for each in decode(page, Page).items or ()]
 
-    def _expect(self, name: str, resource_version: str) -> None:
-        shown = self._reflector.store.get(ObjectKey("", name))
-        if (shown.metadata.resource_version if shown else "") != resource_version:
-            self._expected[name] = resource_version
-
-    async def _catch_up(self) -> None:
-        """Until the watch has shown what was just written: the next plan must not start from before."""
-        self._caught_up.clear()
-        if not self._expected:
-            return
-        waits = {
-            asyncio.ensure_future(self._caught_up.wait()),
-            asyncio.ensure_future(self._clock.sleep(_CATCH_UP_S)),
-        }
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        self._expected.clear()
-
     def _note_change(self, change: Change[StoredSlice]) -> None:
-        name = change.key.name
         if change.new:
             self._note_generation(change.new.pool_name, change.new.generation)
-        version = change.new.metadata.resource_version if change.new else ""
-        if self._expected.get(name) == version:
-            del self._expected[name]
-            if not self._expected:
-                self._caught_up.set()
+        if self._writer.is_own(change):
             return
         now_s = self._clock.monotonic_s()
         for pool_name in {each.pool_name for each in (change.old, change.new) if each is not None}:

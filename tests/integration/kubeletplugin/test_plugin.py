@@ -97,6 +97,7 @@ async def test_serves_before_it_registers(node: Node) -> None:
     async with FakeKubelet(node.directory) as kubelet:
         registered = await kubelet.plugin(DRIVER)
         assert registered.endpoint == str(node.plugin_directory / "dra.sock")
+        assert node.plugin_directory.stat().st_mode & 0o777 == 0o750
         assert registered.service == "v1.DRAPlugin"
         assert registered.supported_versions == (
             "v1.DRAPlugin",

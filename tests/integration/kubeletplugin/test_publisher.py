@@ -109,6 +109,37 @@ async def test_a_change_during_a_write_is_not_lost() -> None:
         await it.until(lambda: it.values() == [2] and it.publisher.published)
 
 
+async def test_waits_until_the_watch_shows_its_own_writes() -> None:
+    """Else the next look at the copy of before would lead to the same writes again."""
+    async with world() as it:
+        late = it.server.faults.stall(verb="watch", resource=RESOURCE_SLICES)
+        await it.start({POOL: pool(1, 2)})
+        await it.clock.advance(COALESCE_S)
+        await it.until(lambda: late.hits and it.values() == [1, 2])
+        it.publisher.publish({POOL: pool(1, 3)})
+        await it.clock.advance(5)
+        await asyncio.sleep(0.02)  # what is under way would arrive
+        assert len(it.writes()) == 2
+        it.server.faults.clear()
+        await it.until(lambda: it.publisher.published)
+        assert it.writes()[2:] == [("patch", name_of(1))]
+
+
+async def test_published_means_the_latest_wish() -> None:
+    async with world() as it:
+        await it.start({POOL: pool(1)})
+        await it.settled()
+        slow = it.server.faults.stall(verb="get", resource=NODES)
+        await it.start({POOL: pool(1)})
+        await it.until(lambda: it.clock.sleeping)
+        await it.clock.advance(COALESCE_S)
+        await it.until(lambda: slow.hits)
+        it.publisher.publish({POOL: pool(2)})
+        it.server.faults.clear()
+        await it.until(lambda: it.publisher.published)
+        assert it.values() == [2]
+
+
 @pytest.mark.parametrize("damage", ["delete", "wipe", "edit", "extra", "owner", "generation"])
 async def test_heals_what_others_did(damage: str) -> None:
     async with world() as it:
