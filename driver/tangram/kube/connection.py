@@ -12,9 +12,9 @@ import ipaddress
 import os
 import urllib.parse
 import urllib.request
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import aiohttp
 from kubernetes.aio.client.configuration import Configuration
@@ -30,8 +30,14 @@ _log = get_logger("kube")
 # Bound service account tokens are rotated on disk; a rotated-out one stays valid for minutes, not hours.
 _CREDENTIALS_MAX_AGE_S = 60.0
 
-# Sets the credentials (and, the first time, the server) in the configuration.
-_Load = Callable[[], Awaitable[None]]
+
+class _Load(Protocol):
+    """Sets server and credentials in the configuration.
+
+    `fresh`: the present ones were refused, so that nothing remembered of an exec plugin or a file will do.
+    """
+
+    async def __call__(self, *, fresh: bool) -> None: ...
 
 
 class Connection:
@@ -42,6 +48,7 @@ class Connection:
         self._load = load
         self._clock = clock
         self._loaded_at_s = clock.monotonic_s()
+        self._loads = 0
         self._loading = asyncio.Lock()
         self._rest = RESTClientObject(configuration)
 
@@ -65,12 +72,14 @@ class Connection:
         Raises UnreachableError.
         """
         if self._clock.monotonic_s() - self._loaded_at_s >= _CREDENTIALS_MAX_AGE_S:
-            await self._refresh(used=self._authorization())
-        used = self._authorization()
+            await self._refresh(seen=self._loads, fresh=False)
+        used, seen = self._authorization(), self._loads
         response = await self._send(method, path, headers, body, timeout)
-        if response.status == 401 and await self._refresh(used=used):
-            response.release()
-            response = await self._send(method, path, headers, body, timeout)
+        if response.status == 401:
+            await self._refresh(seen=seen, fresh=True)
+            if self._authorization() != used:
+                response.release()
+                response = await self._send(method, path, headers, body, timeout)
         return response
 
     async def close(self) -> None:
@@ -99,17 +108,18 @@ class Connection:
     def _authorization(self) -> str:
         return str(self._configuration.api_key.get("BearerToken", "")).strip()
 
-    async def _refresh(self, *, used: str) -> bool:
-        """Reads the credentials again; whether they differ from `used`."""
+    async def _refresh(self, *, seen: int, fresh: bool) -> None:
+        """Reads the credentials again, unless another request has done so since `seen` was read."""
         async with self._loading:
-            if self._authorization() == used:  # else another request has refreshed them meanwhile
-                try:
-                    await self._load()
-                except ConfigurationError as error:
-                    # The file is being rotated, or the exec plugin failed: the old ones may still do.
-                    _log.warning("kube_credentials_not_refreshed", error=str(error))
-                self._loaded_at_s = self._clock.monotonic_s()
-            return self._authorization() != used
+            if self._loads != seen:
+                return
+            try:
+                await self._load(fresh=fresh)
+            except ConfigurationError as error:
+                # The file is being rotated, or the exec plugin failed: the old ones may still do.
+                _log.warning("kube_credentials_not_refreshed", error=str(error))
+            self._loads += 1
+            self._loaded_at_s = self._clock.monotonic_s()
 
 
 def unreachable(request: str, error: Exception) -> UnreachableError:
@@ -131,7 +141,7 @@ async def connect(*, kubeconfig: str, context: str, clock: Clock) -> Connection:
         not kubeconfig and not context and bool(os.environ.get(incluster_config.SERVICE_HOST_ENV_NAME))
     )
     load = _in_cluster(configuration) if in_cluster else _from_file(configuration, kubeconfig, context)
-    await load()
+    await load(fresh=True)
     if not configuration.host.startswith(("http://", "https://")):
         raise ConfigurationError(
             f"the API server's URL {configuration.host!r} is neither http:// nor https://",
@@ -155,7 +165,7 @@ async def connect(*, kubeconfig: str, context: str, clock: Clock) -> Connection:
 
 
 def _in_cluster(configuration: Any) -> _Load:
-    async def load() -> None:
+    async def load(*, fresh: bool) -> None:  # noqa: ARG001 - the file is read either way
         loader = incluster_config.InClusterConfigLoader(
             incluster_config.SERVICE_TOKEN_FILENAME,
             incluster_config.SERVICE_CERT_FILENAME,
@@ -175,15 +185,22 @@ def _in_cluster(configuration: Any) -> _Load:
 def _from_file(configuration: Any, kubeconfig: str, context: str) -> _Load:
     paths = kubeconfig or os.environ.get("KUBECONFIG") or str(Path.home() / ".kube" / "config")
 
-    async def load() -> None:
+    loader: Any = None
+
+    async def load(*, fresh: bool) -> None:
+        nonlocal loader
         try:
-            _require_file(paths)
-            await kube_config.load_kube_config(
-                config_file=paths,
-                context=context or None,
-                client_configuration=configuration,
-                persist_config=False,
-            )
+            if fresh or loader is None:
+                _require_file(paths)
+                loader = await kube_config.load_kube_config(
+                    config_file=paths,
+                    context=context or None,
+                    client_configuration=configuration,
+                    persist_config=False,
+                )
+            else:
+                # Reads a token file again, and asks an exec plugin only when what it gave has expired.
+                await loader.load_and_set(configuration)
         except Exception as error:
             # The loader checks little: a malformed file ends in TypeError, KeyError, YAMLError and more.
             raise ConfigurationError(

@@ -1,6 +1,7 @@
 """Configuration and credentials: kubeconfig, in-cluster, rotation, TLS."""
 
 import asyncio
+import json
 import shutil
 import ssl
 import subprocess
@@ -215,3 +216,37 @@ async def test_in_cluster(
     with pytest.raises(UnreachableError):  # no client certificate in a pod
         await client.list_page(NODES)
     await client.close()
+
+
+async def test_exec_plugin_is_asked_again_only_when_its_credential_ran_out_or_was_refused(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "made", "expirationTimestamp": "2999-01-01T00:00:00Z"},
+    }
+    script = f"echo asked >> {tmp_path}/log; echo '{json.dumps(credential)}'"
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": "/bin/sh",
+        "args": ["-c", script],
+    }
+    clock = FakeClock()
+    path = write(tmp_path / "k", config(server.url, {"exec": plugin}))
+    client = await Client.connect(kubeconfig=path, user_agent="t", clock=clock)
+
+    def asked() -> int:
+        return len((tmp_path / "log").read_text().splitlines())
+
+    try:
+        for _ in range(3):
+            await clock.advance(60)
+            await client.list_page(NODES)
+        assert asked() == 1
+        server.faults.answer(401)
+        with pytest.raises(UnauthorizedError):
+            await client.list_page(NODES)
+        assert asked() == 2
+    finally:
+        await client.close()

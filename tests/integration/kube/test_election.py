@@ -30,6 +30,7 @@ class Candidate:
         self.began = asyncio.Event()
         self.finish = asyncio.Event()
         self.ended_at_s: float | None = None
+        self.led_to_the_end = False
         self.task = asyncio.create_task(self.elector.run(self._lead))
 
     async def _lead(self) -> None:
@@ -38,6 +39,7 @@ class Candidate:
             await self.finish.wait()
         finally:
             self.ended_at_s = self.clock.monotonic_s()
+            self.led_to_the_end = self.elector.is_leader
 
     def leading(self) -> bool:
         return self.elector.is_leader
@@ -228,6 +230,7 @@ async def test_lease_taken_by_another_ends_leadership(hall: Hall) -> None:
     with pytest.raises(LeadershipLostError, match="held by 'two'"):
         await asyncio.wait_for(one.task, 10)
     assert one.ended_at_s == 2
+    assert not one.led_to_the_end
     assert hall.spec["holderIdentity"] == "two"  # not released by the loser
 
 
