@@ -72,7 +72,8 @@ def test_a_veto_of_the_scheduler_leads_to_another_node(cluster: Cluster) -> None
 
 def test_a_pod_that_names_its_node_runs(cluster: Cluster) -> None:
     cluster.apply(template("gpu"), pod("pinned", "gpu", nodeName="node-2"))
-    running = cluster.wait_phase("pinned", "Running")
+    # The kubelet may see the pod before its claim is made; it then looks again only after a minute or more.
+    running = cluster.wait_phase("pinned", "Running", timeout_s=150)
     assert cluster.devices_of(running)[0].startswith(f"{DRIVER}/node-2/")
 
 
