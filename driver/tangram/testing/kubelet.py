@@ -6,7 +6,7 @@ which order, how it chooses among versions and instances, and which answers it a
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType, TracebackType
@@ -186,12 +186,15 @@ class FakeKubelet:
     ) -> dict[str, PreparedClaim]:
         """Answers by claim uid.
 
-        Raises TangramError for an answer that the kubelet refuses, AioRpcError for a failed call.
+        Raises TangramError for an answer that the kubelet refuses, and when the plugin is deregistered during
+        the call; AioRpcError for a call that fails.
         """
         plugin = await self._choose(driver_name)
         messages, stub = _DRA[plugin.service]
-        response = await stub(plugin.channel).NodePrepareResources(
-            messages.NodePrepareResourcesRequest(claims=_claims(messages, claims)), timeout=timeout_s
+        response = await _answer(
+            stub(plugin.channel).NodePrepareResources(
+                messages.NodePrepareResourcesRequest(claims=_claims(messages, claims)), timeout=timeout_s
+            )
         )
         _check_uids(response.claims, claims)
         return {uid: _prepared(answer) for uid, answer in response.claims.items()}
@@ -202,8 +205,10 @@ class FakeKubelet:
         """Errors by claim uid, empty on success. Raises as `prepare`."""
         plugin = await self._choose(driver_name)
         messages, stub = _DRA[plugin.service]
-        response = await stub(plugin.channel).NodeUnprepareResources(
-            messages.NodeUnprepareResourcesRequest(claims=_claims(messages, claims)), timeout=timeout_s
+        response = await _answer(
+            stub(plugin.channel).NodeUnprepareResources(
+                messages.NodeUnprepareResourcesRequest(claims=_claims(messages, claims)), timeout=timeout_s
+            )
         )
         _check_uids(response.claims, claims)
         return {uid: answer.error for uid, answer in response.claims.items()}
@@ -297,6 +302,17 @@ class FakeKubelet:
 
 def _claims(messages: Any, claims: Sequence[ClaimReference]) -> list[Any]:
     return [messages.Claim(namespace=claim.namespace, uid=claim.uid, name=claim.name) for claim in claims]
+
+
+async def _answer(call: Awaitable[Any]) -> Any:
+    try:
+        return await call
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise
+        # grpcio's word for a channel that was closed during the call.
+        raise TangramError("the kubelet hung up during the call: the plugin was deregistered") from None
 
 
 def _check_uids(answers: Mapping[str, object], claims: Sequence[ClaimReference]) -> None:

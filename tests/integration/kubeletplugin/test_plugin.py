@@ -237,6 +237,7 @@ async def test_without_pod_uids_the_newer_process_takes_over(node: Node) -> None
         await kubelet.plugin(DRIVER)
         driver = WidgetDriver()
         newer = await node.start(driver)
+        await until_ready(newer)
         await node.upkeep()
         assert not ready(older)
         await node.stop(older)
@@ -296,7 +297,7 @@ async def test_removed_sockets_are_made_again(node: Node, removal: str) -> None:
             assert not ready(plugin), "not ready while the kubelet cannot find us"
             await kubelet.until(DRIVER, instances=0)
         await node.upkeep()
-        await kubelet.until(DRIVER, instances=1)
+        await kubelet.plugin(DRIVER)
         await until_ready(plugin)
         assert (await kubelet.prepare(DRIVER, [reference("a")]))["a"].error == ""
 
