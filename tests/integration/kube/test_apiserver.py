@@ -15,7 +15,6 @@ import pytest
 from tangram.base.errors import (
     AlreadyExistsError,
     ApiError,
-    ConflictError,
     ExpiredError,
     InvalidError,
     NotFoundError,
@@ -118,10 +117,23 @@ def test_what_the_server_owns_cannot_be_patched() -> None:
     made = server.create(PODS, named("a"))
     patch = {"metadata": {"creationTimestamp": "x", "generation": 99, "deletionTimestamp": "x"}}
     assert server.patch(PODS, patch, name="a", namespace="default") == made
-    with pytest.raises(ConflictError, match="UID"):
+    with pytest.raises(InvalidError, match=r"metadata\.uid"):
         server.patch(PODS, {"metadata": {"uid": "x"}}, name="a", namespace="default")
     with pytest.raises(ApiError, match="does not match the URL"):
         server.patch(PODS, {"metadata": {"name": "b"}}, name="a", namespace="default")
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"labels": "x"}, {"labels": {"a": 5}}, {"finalizers": {}}, {"ownerReferences": ["x"]}]
+)
+def test_malformed_metadata_does_not_decode(metadata: dict[str, Any]) -> None:
+    server = FakeApiServer()
+    with pytest.raises(ApiError, match="cannot be decoded") as caught:
+        server.create(PODS, named("a", metadata=metadata))
+    assert caught.value.status == 400
+    server.create(PODS, named("a"))
+    with pytest.raises(InvalidError, match="patch: Invalid value"):
+        server.patch(PODS, {"metadata": metadata}, name="a", namespace="default")
 
 
 def test_what_is_returned_is_the_callers_own() -> None:
@@ -319,7 +331,7 @@ EVENT = {
         ({"reason": "x" * 129}, "128 characters"),
         ({"type": "Error"}, "type"),
         ({"note": "x" * 1025}, "1024 bytes"),
-        ({"regarding": {"namespace": "other"}}, "does not match"),
+        ({"reportingController": "a b"}, "qualified name"),
         ({"series": {"count": 1, "lastObservedTime": "x"}}, "series"),
     ],
 )
@@ -328,6 +340,14 @@ def test_event_rules(change: dict[str, Any], message: str) -> None:
     server.create(EVENTS, named("good", **EVENT))
     with pytest.raises(InvalidError, match=message):
         server.create(EVENTS, named("bad", **(EVENT | change)))
+
+
+def test_event_of_a_cluster_scoped_object_lives_in_default() -> None:
+    server = FakeApiServer()
+    event = EVENT | {"regarding": {"kind": "Node", "name": "n"}}
+    server.create(EVENTS, named("here", **event))
+    with pytest.raises(InvalidError, match="does not match"):
+        server.create(EVENTS, named("there", metadata={"namespace": "other"}, **event))
 
 
 def test_only_the_series_of_an_event_changes() -> None:

@@ -1,5 +1,6 @@
 """The rules of ResourceClaims that the fake API server enforces, as a real one does."""
 
+import contextlib
 import copy
 from typing import Any
 
@@ -185,7 +186,7 @@ def result(**fields: Any) -> dict[str, Any]:
     [
         (result(request="other"), "must be the name of a request"),
         (result(request="gpu/sub"), "must be the name of a request"),
-        (result(driver="Bad"), "driver: Invalid value"),
+        (result(driver="a_b"), "driver: Invalid value"),
         (result(driver="d" * 64), "driver: Invalid value"),
         (result(pool=""), "pool: Invalid value"),
         (result(pool="a//b"), "pool: Invalid value"),
@@ -204,11 +205,20 @@ def test_allocation(allocation: Any, message: str) -> None:
 
 
 def test_result_names_the_chosen_alternative() -> None:
-    server = FakeApiServer()
-    server.create(RESOURCE_CLAIMS, claim(request(firstAvailable=[{"name": "big", "deviceClassName": "c"}])))
-    with pytest.raises(InvalidError):
-        write(server, {"allocation": result(request="gpu")})
-    write(server, {"allocation": result(request="gpu/big")})
+    spec = request(firstAvailable=[{"name": "big", "deviceClassName": "c"}])
+    for name, accepted in (("gpu/big", True), ("gpu", True), ("gpu/small", False), ("big", False)):
+        server = FakeApiServer()
+        server.create(RESOURCE_CLAIMS, claim(spec))
+        with contextlib.nullcontext() if accepted else pytest.raises(InvalidError):
+            write(server, {"allocation": result(request=name)})
+
+
+def test_opaque_parameters_are_kept_as_they_are() -> None:
+    parameters: dict[str, Any] = {"a": None, "b": [], "c": {}}
+    spec = {"devices": {"config": [{"opaque": {"driver": "d", "parameters": parameters}}], "requests": []}}
+    made = FakeApiServer().create(RESOURCE_CLAIMS, claim(spec))
+    assert made["spec"]["devices"]["config"][0]["opaque"]["parameters"] == parameters
+    assert "requests" not in made["spec"]["devices"]
 
 
 DEVICE = {"driver": RESULT["driver"], "pool": RESULT["pool"], "device": RESULT["device"]}

@@ -76,7 +76,7 @@ def test_strategic_patch_merges_lists_by_their_key() -> None:
         "status": {"reservedFor": [{"uid": "2", "name": "B"}, {"uid": "3"}, {"$patch": "delete", "uid": "1"}]}
     }
     assert strategic_patch(target, patch) == {
-        "status": {"reservedFor": [{"uid": "2", "name": "B"}, {"uid": "3"}]}
+        "status": {"reservedFor": [{"uid": "3"}, {"uid": "2", "name": "B"}]}
     }
 
 

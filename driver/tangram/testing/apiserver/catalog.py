@@ -40,7 +40,7 @@ SHORT_NAMES = {"namespaces": ["ns"], "nodes": ["no"], "pods": ["po"], "configmap
 # A write to the object leaves `status` alone, a write to /status leaves all else alone.
 WITH_STATUS = frozenset({NAMESPACES, NODES, PODS, RESOURCE_CLAIMS})
 # `metadata.generation` counts the changes of `spec`.
-WITH_GENERATION = frozenset({PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, DEVICE_CLASSES})
+WITH_GENERATION = frozenset({PODS, RESOURCE_SLICES, DEVICE_CLASSES})
 
 DEVICE_STATUS = "DRAResourceClaimDeviceStatus"
 TAINTS = "DRADeviceTaints"

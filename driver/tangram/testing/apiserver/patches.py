@@ -66,12 +66,15 @@ def _merge_list(target: Sequence[Any], patch: Sequence[Any], *, key: str) -> lis
     if any(item.get("$patch") == "replace" for item in patch):
         return [copy.deepcopy(item) for item in patch if item.get("$patch") != "replace"]
     merged = {item.get(key): item for item in target}
+    new = {}
     for item in patch:
         if item.get("$patch") == "delete":
             merged.pop(item.get(key), None)
+        elif item.get(key) in merged:
+            merged[item.get(key)] = strategic_patch(merged[item.get(key)], item)
         else:
-            merged[item.get(key)] = strategic_patch(merged.get(item.get(key)), item)
-    return list(merged.values())
+            new[item.get(key)] = strategic_patch(None, item)
+    return [*new.values(), *merged.values()]  # as the real one: new elements first
 
 
 def json_patch(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:

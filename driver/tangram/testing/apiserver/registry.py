@@ -9,8 +9,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+import msgspec
+
 from tangram.base.clock import Clock, rfc3339
 from tangram.kube.decoding import ObjectKey
+from tangram.kube.objects import Metadata
 from tangram.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 from tangram.testing.apiserver.answers import (
     already_exists,
@@ -27,7 +30,7 @@ from tangram.testing.apiserver.catalog import (
     WITH_STATUS,
     Version,
 )
-from tangram.testing.apiserver.rules import apply_defaults, drop_disabled_fields, validate
+from tangram.testing.apiserver.rules import apply_defaults, drop_disabled_fields, omit_empty, validate
 from tangram.testing.apiserver.store import Object, Store, key_of
 
 Mutation = Callable[[Object], Any]
@@ -57,8 +60,10 @@ class Registry:
 
     def create(self, resource: Resource, body: Mapping[str, Any], *, namespace: str) -> Object:
         """POST to the collection."""
-        obj = copy.deepcopy(dict(body))
-        metadata = obj["metadata"] = dict(obj.get("metadata") or {})
+        obj = omit_empty(copy.deepcopy(dict(body)))
+        metadata = obj.setdefault("metadata", {})
+        if not isinstance(metadata, dict):
+            raise bad_request("metadata is not an object")
         self._check_kind(resource, obj)
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
@@ -85,8 +90,8 @@ class Registry:
         if subresource not in {"", "status"} or (subresource and resource not in WITH_STATUS):
             raise no_such_path()
         old = self.get(resource, key)
-        with _decoding():
-            new = mutation(copy.deepcopy(old))
+        with _decoding(resource, key.name, patching=True):
+            new = omit_empty(mutation(copy.deepcopy(old)))
         if not isinstance(new, dict) or not isinstance(new.get("metadata"), dict):
             raise bad_request("the patched object is not an object with metadata")
         self._check_kind(resource, new)
@@ -169,10 +174,8 @@ class Registry:
         version = metadata.get("resourceVersion")
         if version and version != old["metadata"]["resourceVersion"]:
             raise conflict(resource, name)
-        if metadata.get("uid", old["metadata"]["uid"]) != old["metadata"]["uid"]:
-            raise conflict(
-                resource, name, "Precondition failed: UID in precondition differs from the object's"
-            )
+        if (uid := metadata.get("uid", old["metadata"]["uid"])) != old["metadata"]["uid"]:
+            raise invalid(resource, name, [f'metadata.uid: Invalid value: "{uid}": field is immutable'])
 
     def _restore(self, resource: Resource, old: Object, new: Object) -> None:
         metadata, before = new["metadata"], old["metadata"]
@@ -189,10 +192,8 @@ class Registry:
                 new["status"] = copy.deepcopy(old["status"])
 
     def _finish(self, resource: Resource, new: Object, old: Object | None) -> None:
-        for field in ("labels", "annotations", "finalizers", "ownerReferences"):
-            if not new["metadata"].get(field):
-                new["metadata"].pop(field, None)
-        with _decoding():
+        with _decoding(resource, new["metadata"]["name"], patching=old is not None):
+            msgspec.convert(new["metadata"], Metadata)
             apply_defaults(resource, new, now=rfc3339(self._clock.now()))
             drop_disabled_fields(resource, new, old, features=self._features)
             problems = validate(resource, new, old, version=self._version)
@@ -233,11 +234,13 @@ class Registry:
 
 
 @contextlib.contextmanager
-def _decoding() -> Iterator[None]:
+def _decoding(resource: Resource, name: str, *, patching: bool) -> Iterator[None]:
     """Types are not checked one by one: a list where a map belongs fails to decode, as in a real server."""
     try:
         yield
     except (AttributeError, TypeError, KeyError, ValueError) as error:
+        if patching:
+            raise invalid(resource, name, [f"patch: Invalid value: cannot be decoded: {error!r}"]) from error
         raise bad_request(f"the object cannot be decoded: {error!r}") from error
 
 

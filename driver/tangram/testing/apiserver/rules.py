@@ -1,5 +1,6 @@
 """Defaults, feature gates and validation of each resource: the one place that knows which has which."""
 
+import re
 from collections.abc import Callable, Set
 from typing import Any
 
@@ -17,6 +18,26 @@ from tangram.testing.apiserver.catalog import EXTENDED_RESOURCE, RESOURCE_CLAIM_
 from tangram.testing.apiserver.store import Object
 
 _MAX_NOTE_BYTES = 1024
+_QUALIFIED_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+# Maps that Go leaves out when they are empty (`omitempty`); empty lists are left out everywhere.
+_RAW = frozenset({"parameters", "data"})  # kept byte for byte
+_OMITTED_MAPS = frozenset({"attributes", "capacity", "labels", "annotations"})
+
+
+def omit_empty(value: Any) -> Any:
+    """A copy without nulls, empty lists and the empty maps that Go's encoder leaves out.
+
+    What a publisher reads back is compared with what it wrote: it must meet the same differences here.
+    """
+    if isinstance(value, list):
+        return [omit_empty(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {
+        key: item if key in _RAW else omit_empty(item)
+        for key, item in value.items()
+        if item is not None and item != [] and not (item == {} and key in _OMITTED_MAPS)
+    }
 
 
 def apply_defaults(resource: Resource, obj: Object, *, now: str) -> None:
@@ -80,9 +101,11 @@ def _validate_event(new: Object, old: Object | None, _version: Version) -> list[
         problems.append(f'type: Invalid value: "{new.get("type")}"')
     if len((new.get("note") or "").encode()) > _MAX_NOTE_BYTES:
         problems.append("note: Invalid value: can have at most 1024 bytes")
-    namespace = (new.get("regarding") or {}).get("namespace") or "default"
-    if new["metadata"]["namespace"] != namespace:
-        problems.append("regarding.namespace: Invalid value: does not match event.namespace")
+    cluster_scoped = not (new.get("regarding") or {}).get("namespace")
+    if cluster_scoped and new["metadata"]["namespace"] not in {"default", "kube-system"}:
+        problems.append('involvedObject.namespace: Invalid value: "": does not match event.namespace')
+    if not _QUALIFIED_NAME.fullmatch(new.get("reportingController") or "x"):
+        problems.append("reportingController: Invalid value: not a qualified name")
     series = new.get("series")
     if series is not None and (series.get("count", 0) < 2 or not series.get("lastObservedTime")):
         problems.append("series: Invalid value: count must be at least 2 and lastObservedTime set")
