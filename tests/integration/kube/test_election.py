@@ -373,7 +373,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(steps=STEPS)
 async def test_never_two_leaders(steps: list[tuple[str, float]]) -> None:
     server = FakeApiServer()

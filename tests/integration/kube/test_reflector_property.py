@@ -159,7 +159,7 @@ async def check(steps: list[tuple[str, str]]) -> None:
             assert running.cancelled()
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=25))
 def test_store_equals_server_after_anything(steps: list[tuple[str, str]]) -> None:
     asyncio.run(check(steps))

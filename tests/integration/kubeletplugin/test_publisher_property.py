@@ -166,7 +166,7 @@ async def assert_rest(it: World, wish: dict[str, Pool]) -> None:
     assert {name: it.generations(name) for name in wish} == generations
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=16), wishes, VERSIONS)
 def test_it_converges_and_rests(steps: list[tuple[str, Any]], last: dict[str, Pool], version: str) -> None:
     asyncio.run(check(steps, last, version))

@@ -225,7 +225,7 @@ MUTATED = st.builds(
     st.sets(st.sampled_from(sorted(EVERY_FIELD))),
     st.dictionaries(NAMES | st.text(max_size=5), JSON | st.dictionaries(NAMES, JSON, max_size=2), max_size=3),
 )
-PATIENT = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+PATIENT = settings(max_examples=250, suppress_health_check=[HealthCheck.too_slow])
 
 
 @given(MUTATED)

@@ -20,7 +20,7 @@ WORDS = (
 
 def patient(examples: int) -> settings:
     """So many examples, however slow the machine is: these tests do not time anything."""
-    return settings(max_examples=examples, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
 
 
 FRAGMENTS = st.lists(st.sampled_from([*WORDS.split(), "\n"]), max_size=25).map(" ".join)

@@ -324,7 +324,7 @@ ONE_ANSWER = [
 """Fields that one call gives."""
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data(), name=st.sampled_from(shipped_machines()))
 def test_any_one_failing_call_costs_one_attribute_or_one_gpu(data: st.DataObject, name: str) -> None:
     whole = shipped(name)
@@ -353,7 +353,7 @@ def test_any_one_failing_call_costs_one_attribute_or_one_gpu(data: st.DataObject
     assert all(fields in ONE_ANSWER for fields in costs)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     failures=st.dictionaries(
         st.integers(min_value=0, max_value=400), st.sampled_from([*ERROR_CODES, UNKNOWN_CODE]), max_size=40

@@ -1,7 +1,7 @@
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
@@ -273,7 +273,6 @@ async def test_metrics(service: ClaimService, claims: Claims, driver: WidgetDriv
 texts = st.text(max_size=8) | st.sampled_from(["a", "b", "default"])
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.builds(ClaimReference, namespace=texts, name=texts, uid=texts), max_size=12),
     st.sets(st.text(max_size=3)),

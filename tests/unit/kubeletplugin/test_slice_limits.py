@@ -1,7 +1,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.base.errors import SliceLimitError
@@ -205,7 +205,6 @@ def test_pool_names(name: str) -> None:
 counts = st.integers(0, 40)
 
 
-@settings(deadline=None)
 @given(
     st.lists(
         st.fixed_dictionaries(

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.kube.objects import Metadata, OwnerReference
@@ -213,7 +213,6 @@ def test_fields_the_server_drops_are_probed_with_one_write() -> None:
 values = st.lists(st.integers(0, 3), max_size=5)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(values, st.integers(0, 8)), min_size=1, max_size=8), st.randoms())
 def test_a_consumer_never_sees_a_mixture(steps: list[tuple[list[int], int]], order: random.Random) -> None:
     """Whenever the pool looks complete it is one of the states that were wanted, wherever writes stop."""
@@ -261,7 +260,6 @@ class Tampering:
             self.server.put(victim.name, spec, owner="stranger" if action == "owner" else NODE.uid)
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(values, st.integers(0, 6), st.integers(0, 4)), max_size=6), st.randoms())
 def test_whatever_happened_it_converges(
     steps: list[tuple[list[int], int, int]], order: random.Random

@@ -1,6 +1,6 @@
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.kubeletplugin.slices import Pool, Slice, slice_name
@@ -18,7 +18,6 @@ def test_an_ordinary_name() -> None:
     assert name == "0001a-gpu.example.com-node-1-f87f0a54"
 
 
-@settings(deadline=None)
 @given(st.integers(0, 0xFFFFF), subdomains.filter(lambda s: len(s) <= 63), subdomains, subdomains)
 def test_names_are_valid(index: int, driver_name: str, node_name: str, pool_name: str) -> None:
     name = slice_name(
@@ -28,7 +27,6 @@ def test_names_are_valid(index: int, driver_name: str, node_name: str, pool_name
     assert SUBDOMAIN.fullmatch(name)
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 0xFFFFF), unique=True), st.sampled_from(["n", "n" * 253]))
 def test_order_of_names_is_order_of_slices(indexes: list[int], node_name: str) -> None:
     names = [slice_name(index=i, driver_name="d", node_name=node_name, pool_name="p") for i in indexes]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tangram.base.errors import ConfigurationError
@@ -76,7 +76,6 @@ def test_no_name_fits() -> None:
         dra_socket_path(plugin_directory=Path("/" + "x" * 100), pod_uid=UID)
 
 
-@settings(deadline=None)
 @given(
     st.integers(1, 120),
     st.from_regex(r"[a-z0-9.]{1,63}", fullmatch=True),

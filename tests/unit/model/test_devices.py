@@ -203,7 +203,7 @@ def machines(draw: st.DrawFn) -> Machine:
     return Machine(gpus=tuple(gpus), driver_version=draw(texts), cuda_driver_version=draw(texts))
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(machines())
 def test_any_machine_keeps_the_limits(gpus: Machine) -> None:
     check_limits(gpu_devices(gpus, allocator="controller"))

@@ -120,7 +120,7 @@ def brute_force_ring(matrix: LinkMatrix, members: tuple[int, ...]) -> int:
     )
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(matrices(most=6))
 def test_rings_against_brute_force(matrix: LinkMatrix) -> None:
     for size in range(len(matrix.rows) + 1):
@@ -149,7 +149,7 @@ def test_rings_of_the_cube_mesh() -> None:
     assert matrix.ring_links([ordinal[i] for i in (0, 1, 5, 4)]) == 1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(matrices(most=8), st.sampled_from([2, 3, 4, 8]))
 def test_groups_are_disjoint_linked_and_deterministic(matrix: LinkMatrix, size: int) -> None:
     groups = disjoint_groups(matrix, size)
@@ -163,7 +163,7 @@ def test_groups_are_disjoint_linked_and_deterministic(matrix: LinkMatrix, size: 
     assert disjoint_groups(reordered, size) == groups
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(matrices(most=8), st.sampled_from([2, 4]))
 def test_no_group_is_left_among_the_rest(matrix: LinkMatrix, size: int) -> None:
     """Of the GPUs that are in no parent group, no further group could be built."""
@@ -173,7 +173,7 @@ def test_no_group_is_left_among_the_rest(matrix: LinkMatrix, size: int) -> None:
     assert not any(matrix.fully_linked(group) for group in combinations(rest, size))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(matrices(most=8), st.sampled_from([2, 4]))
 def test_a_parent_group_is_two_small_ones(matrix: LinkMatrix, size: int) -> None:
     small = [set(group) for group in disjoint_groups(matrix, size)]

@@ -173,7 +173,7 @@ JSON = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 async def test_no_claim_crashes(node: Node, data: st.DataObject) -> None:
     """Any part of a valid claim replaced by anything: an error of ours, or prepared; then nothing stays."""

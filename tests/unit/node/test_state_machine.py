@@ -145,4 +145,4 @@ class NodeMachine(RuleBasedStateMachine):
 
 
 TestNodeMachine = NodeMachine.TestCase
-TestNodeMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestNodeMachine.settings = settings(max_examples=30, stateful_step_count=30)
