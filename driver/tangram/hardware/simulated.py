@@ -55,15 +55,14 @@ def describe_machine(
     }
     gpus: list[Gpu] = []
     failures: dict[str, str] = {}
-    index = 0
-    for position, (place, gpu_uuid) in enumerate(zip(description.gpus, uuids, strict=True)):
-        if place.state == "absent":
+    places = zip(description.gpus, uuids, description.indices(), strict=True)
+    for position, (place, gpu_uuid, index) in enumerate(places):
+        if index is None:
             continue
         if place.state == "lost" or gpu_uuid in lost:
             failures[gpu_uuid] = "GPU is lost"
         else:
             gpus.append(_gpu(description, place, gpu_uuid, index=index, position=position, gone=gone))
-        index += 1
     return Machine(
         gpus=tuple(sorted(gpus, key=lambda gpu: gpu.uuid)),
         driver_version=description.driver_version,

@@ -19,7 +19,10 @@ ERROR_CODES = sorted(
     value for name, value in vars(pynvml).items() if name.startswith("NVML_ERROR_") and isinstance(value, int)
 )
 SWITCH_BUS_ID = b"00000000:C5:00.0"
-_CORES = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128}
+_CORES = {(7, 0): 64, (7, 5): 64, (8, 0): 64, (8, 6): 128, (8, 9): 128, (9, 0): 128} | {
+    (10, 0): 128,
+    (12, 1): 128,
+}
 
 
 class Failure(Exception):

@@ -17,11 +17,23 @@ from hypothesis import strategies as st
 
 from tangram.base.errors import InvalidObjectError
 from tangram.hardware.machines import load_machine, parse_machine, shipped_machines
+from tangram.hardware.machines.migtables import mig_tables
 from tangram.hardware.simulated import describe_machine
 from tangram.model.gpu import Gpu
+from tangram.model.links import disjoint_groups
 from tangram.model.product import gpu_type, nominal_gigabytes
 
-NAMES = ("a100-sxm4-80gb-x8", "dgx-1v", "h100-sxm5-80gb-x8", "t4-x4")
+NAMES = (
+    *(
+        "a10-x1",
+        "a100-pcie-80gb-x4",
+        "a100-sxm4-40gb-x8",
+        "a100-sxm4-80gb-x8",
+        "b200-sxm6-180gb-x8",
+        "dgx-1v",
+    ),
+    *("gb10", "h100-nvl-94gb-x8", "h100-sxm5-80gb-x8", "h200-sxm5-141gb-x8", "l40s-x4", "t4-x4"),
+)
 SOURCE = "machine.yaml"
 MINIMAL: dict[str, Any] = {
     "apiVersion": "tangram/v1alpha1",
@@ -65,6 +77,14 @@ def test_the_shipped_machines_are_listed() -> None:
 @pytest.mark.parametrize(
     ("name", "gpus", "product", "type_", "gigabytes", "memory_mib", "links", "mig"),
     [
+        ("a100-sxm4-40gb-x8", 8, "NVIDIA A100-SXM4-40GB", "A100", 40, 40960, 12, "disabled"),
+        ("a100-pcie-80gb-x4", 4, "NVIDIA A100 80GB PCIe", "A100", 80, 81920, 12, "disabled"),
+        ("h100-nvl-94gb-x8", 8, "NVIDIA H100 NVL", "H100", 94, 95830, 12, "disabled"),
+        ("h200-sxm5-141gb-x8", 8, "NVIDIA H200", "H200", 141, 143771, 18, "disabled"),
+        ("b200-sxm6-180gb-x8", 8, "NVIDIA B200", "B200", 180, 183359, 18, "disabled"),
+        ("l40s-x4", 4, "NVIDIA L40S", "L40S", 48, 46068, 0, "unsupported"),
+        ("a10-x1", 1, "NVIDIA A10", "A10", 24, 23028, 0, "unsupported"),
+        ("gb10", 1, "NVIDIA GB10", "GB10", 0, None, 0, "unsupported"),
         ("a100-sxm4-80gb-x8", 8, "NVIDIA A100-SXM4-80GB", "A100", 80, 81920, 12, "disabled"),
         ("h100-sxm5-80gb-x8", 8, "NVIDIA H100 80GB HBM3", "H100", 80, 81559, 18, "disabled"),
         ("dgx-1v", 8, "Tesla V100-SXM2-32GB", "V100", 32, 32768, 6, "unsupported"),
@@ -72,14 +92,21 @@ def test_the_shipped_machines_are_listed() -> None:
     ],
 )
 def test_the_shipped_machines_are_what_they_say(
-    name: str, gpus: int, product: str, type_: str, gigabytes: int, memory_mib: int, links: int, mig: str
+    name: str,
+    gpus: int,
+    product: str,
+    type_: str,
+    gigabytes: int,
+    memory_mib: int | None,
+    links: int,
+    mig: str,
 ) -> None:
     machine = describe_machine(load_machine(name), node_name="node-1")
     assert len(machine.gpus) == gpus
     for gpu in machine.gpus:
         assert gpu.product_name == product
         assert gpu_type(gpu.product_name) == type_
-        assert gpu.memory_bytes == memory_mib * 2**20
+        assert gpu.memory_bytes == (memory_mib * 2**20 if memory_mib else None)
         assert nominal_gigabytes(gpu.product_name, gpu.memory_bytes) == gigabytes
         assert len(gpu.nvlinks) == links
         assert gpu.mig_mode == mig
@@ -105,6 +132,17 @@ def test_the_links_of_the_hybrid_cube_mesh() -> None:
         [0, 0, 1, 0, 1, 2, 0, 2],
         [0, 0, 0, 1, 2, 1, 2, 0],
     ]
+
+
+@pytest.mark.parametrize("name", ["a100-pcie-80gb-x4", "h100-nvl-94gb-x8"])
+def test_bridges_link_pairs_and_nothing_else(name: str) -> None:
+    machine = describe_machine(load_machine(name), node_name="node-1")
+    matrix = machine.links()
+    pairs = disjoint_groups(matrix, 2)
+    assert len(pairs) == len(machine.gpus) // 2
+    assert {matrix.links(*pair) for pair in pairs} == {12}
+    assert all(len(matrix.peers(ordinal)) == 1 for ordinal in matrix.rows)
+    assert disjoint_groups(matrix, 4) == ()
 
 
 def test_an_unknown_name_lists_the_shipped_ones() -> None:
@@ -202,6 +240,17 @@ def test_bytes_that_are_no_utf8() -> None:
         (("gpus", 0, "pcieRoot"), "0000:00", "gpus[0].pcieRoot", "not a PCIe root", "pci0000:00"),
         (("gpus", 0, "numaNode"), -1, "gpus[0].numaNode", ">= 0", ""),
         (("gpus", 0, "minor"), 1, "gpus[1].minor", "1 is taken by gpus[0]", ""),
+        (("gpus", 0, "index"), 1, "gpus[1].index", "1 is taken by gpus[0]", ""),
+        (("gpus", 0, "index"), -1, "gpus[0].index", ">= 0", ""),
+        (
+            ("models", 0, "mig"),
+            "a100-80g",
+            "models[0].mig",
+            "no table 'a100-80g'",
+            "did you mean 'a100-80gb'?",
+        ),
+        (("models", 0, "mig"), "a100-80gb", "models[0].mig", "migMode is unsupported", "migMode: disabled"),
+        (("models", 0, "mig"), {}, "models[0].mig", "Expected `str | null`", ""),
         (("gpus", 0, "state"), "dead", "gpus[0].state", "Invalid enum value", ""),
         (
             ("gpus", 1, "pciBusID"),
@@ -292,7 +341,8 @@ PATHS = [
     *((key,) for key in MINIMAL),
     *(("models", 0, key) for key in MINIMAL["models"][0]),
     *(("gpus", 0, key) for key in ("model", "uuid", "minor", "pciBusID", "pcieRoot", "numaNode", "migMode")),
-    *(("gpus", 0, key) for key in ("nvlinks", "fabricClique", "state")),
+    *(("gpus", 0, key) for key in ("nvlinks", "fabricClique", "state", "index")),
+    ("models", 0, "mig"),
 ]
 
 
@@ -321,4 +371,5 @@ def test_the_wheel_contains_what_is_not_python(tmp_path: Path) -> None:
     (wheel,) = tmp_path.glob("*.whl")
     names = set(zipfile.ZipFile(wheel).namelist())
     assert {f"tangram/hardware/machines/{name}.yaml" for name in NAMES} <= names
+    assert {f"tangram/hardware/machines/mig/{name}.yaml" for name in mig_tables()} <= names
     assert "tangram/hardware/update-ldcache.sh" in names

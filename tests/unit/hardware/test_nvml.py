@@ -53,8 +53,8 @@ def test_discovers_exactly_what_the_simulated_back_end_does(name: str, tmp_path:
     simulated = SimulatedBackend(load_machine(name), node_name="node-1").discover()
     sysfs = make_sysfs(tmp_path / "sys", simulated)
     assert discover(FakeNvml(simulated), sysfs) == simulated
-    assert len(simulated.gpus) in (4, 8)
-    assert all(gpu.pcie_root and gpu.numa_node is not None for gpu in simulated.gpus)
+    assert simulated.gpus
+    assert all(gpu.pcie_root for gpu in simulated.gpus)
 
 
 def test_a_fabric_clique_and_unified_memory_survive() -> None:

@@ -47,6 +47,20 @@ def test_literal_uuids_are_kept() -> None:
     assert uuid in {gpu.uuid for gpu in machine.gpus}
 
 
+def test_indices_count_what_is_not_absent_unless_they_are_stated() -> None:
+    description = load_machine("t4-x4")
+    places = list(description.gpus)
+    places[0] = msgspec.structs.replace(places[0], state="absent")
+    places[3] = msgspec.structs.replace(places[3], index=7)
+    description = msgspec.structs.replace(description, gpus=tuple(places))
+    machine = SimulatedBackend(description, node_name="node-1").discover()
+    assert {gpu.pci_bus_id: gpu.index for gpu in machine.gpus} == {
+        places[1].pci_bus_id: 0,
+        places[2].pci_bus_id: 1,
+        places[3].pci_bus_id: 7,
+    }
+
+
 def test_nodes_need_nothing_on_the_host() -> None:
     simulated = backend()
     gpu = next(gpu for gpu in simulated.discover().gpus if gpu.index == 2)

@@ -7,7 +7,8 @@ from importlib import resources
 from pathlib import Path
 
 from tangram.base.errors import InvalidObjectError
-from tangram.hardware.machines.description import MachineDescription, did_you_mean, parse_description
+from tangram.hardware.machines.description import MachineDescription, parse_description
+from tangram.hardware.machines.schema import did_you_mean
 from tangram.hardware.machines.strictyaml import YamlError, load_yaml
 
 __all__ = [

@@ -1,14 +1,15 @@
 """What a machine description says: the schema of the YAML files and its rules."""
 
-import difflib
+import itertools
 import re
-from collections.abc import Iterable
 from typing import Annotated, Any, Literal, NoReturn
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from tangram.base.errors import InvalidObjectError
+from tangram.hardware.machines.migtables import mig_tables
+from tangram.hardware.machines.schema import ApiVersion, Strict, Text, convert, did_you_mean
 from tangram.hardware.pci import BUS_ID
 from tangram.model.gpu import MigMode
 
@@ -18,63 +19,61 @@ MAXIMUM_LINKS = 36
 SWITCH = "switch"
 """The key of `nvlinks` for links that end at the switch of the node."""
 
-_Text = Annotated[str, Meta(min_length=1, max_length=64)]
 _UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
-_PATH = re.compile(r"`\$\.?([^`]*)`$")
-_UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
 
 
-class _Strict(
-    Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True, omit_defaults=True
-):
-    pass
-
-
-class GpuModel(_Strict, frozen=True, kw_only=True):
+class GpuModel(Strict, frozen=True, kw_only=True):
     """A product. Names as NVML prints them, `brand` and `architecture` as NVIDIA's DRA driver publishes them.
 
     `memory_mib` is NVML's total in MiB; null where the board reports none (unified memory).
-    `multiprocessors` null where the driver cannot tell.
+    `multiprocessors` null where the driver cannot tell. `mig` names the shipped table of the board's MIG
+    profiles (`tangram.hardware.machines.migtables`).
     """
 
-    name: _Text
+    name: Text
     product_name: Annotated[str, Meta(min_length=1, max_length=96)]
-    brand: _Text = "unknown"
-    architecture: _Text = "unknown"
+    brand: Text = "unknown"
+    architecture: Text = "unknown"
     compute_capability: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$")]
     memory_mib: Annotated[int, Meta(ge=1, le=2**24)] | None = msgspec.field(name="memoryMiB")
     multiprocessors: Annotated[int, Meta(ge=1, le=4096)] | None
     mig_mode: MigMode = "unsupported"
+    mig: Text | None = None
 
 
-class GpuPlace(_Strict, frozen=True, kw_only=True):
+class GpuPlace(Strict, frozen=True, kw_only=True):
     """One GPU of the machine: which product, and where it sits.
 
     `nvlinks` maps the PCI bus id of a linked GPU, or `switch`, to the number of links. `uuid` absent: derived
-    from the node's name and the bus id. `minor` absent: the position in the list. `state`: `present`; `lost`
-    = NVML still counts it, but it does not answer; `absent` = unplugged.
+    from the node's name and the bus id. `minor` absent: the position in the list. `index` absent: the
+    position among those that are not `absent`. `state`: `present`; `lost` = NVML still counts it, but it does
+    not answer; `absent` = unplugged.
     """
 
     model: str
     uuid: str | None = None
+    index: Annotated[int, Meta(ge=0, le=4095)] | None = None
     minor: Annotated[int, Meta(ge=0, le=4095)] | None = None
     pci_bus_id: str | None = msgspec.field(name="pciBusID", default=None)
     pcie_root: str | None = None
     numa_node: Annotated[int, Meta(ge=0, le=1023)] | None = None
     mig_mode: MigMode | None = None
-    nvlinks: dict[str, Annotated[int, Meta(ge=1, le=MAXIMUM_LINKS)]] = {}
-    fabric_clique: _Text | None = None
+    nvlinks: dict[str, Annotated[int, Meta(ge=1, le=MAXIMUM_LINKS)]] = msgspec.field(default_factory=dict)
+    fabric_clique: Text | None = None
     state: Literal["present", "lost", "absent"] = "present"
 
 
-class MachineDescription(_Strict, frozen=True, kw_only=True):
-    """A node's GPUs and driver. `gpus` is in NVML's order of indices."""
+class MachineDescription(Strict, frozen=True, kw_only=True):
+    """A node's GPUs and driver, whose versions are empty where it does not tell.
 
-    api_version: Literal["tangram/v1alpha1"]
+    `gpus` is in NVML's order of indices.
+    """
+
+    api_version: ApiVersion
     kind: Literal["MachineDescription"]
-    driver_version: _Text
-    cuda_driver_version: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]{1,2}$")]
+    driver_version: Annotated[str, Meta(max_length=64)]
+    cuda_driver_version: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")]
     models: Annotated[tuple[GpuModel, ...], Meta(max_length=MAXIMUM_GPUS)]
     gpus: Annotated[tuple[GpuPlace, ...], Meta(max_length=MAXIMUM_GPUS)]
 
@@ -82,49 +81,21 @@ class MachineDescription(_Strict, frozen=True, kw_only=True):
         """The model of that name (the rules guarantee it for every GPU of the description)."""
         return next(model for model in self.models if model.name == name)
 
+    def indices(self) -> tuple[int | None, ...]:
+        """NVML's index of each GPU, in the order of `gpus`; None for one that is absent."""
+        count = itertools.count()
+        return tuple(None if gpu.state == "absent" else _stated(gpu.index, next(count)) for gpu in self.gpus)
 
-_FIELD_NAMES = sorted(
-    {
-        field.encode_name
-        for struct in (MachineDescription, GpuModel, GpuPlace)
-        for field in msgspec.structs.fields(struct)
-    }
-)
+
+def _stated(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def parse_description(content: Any, *, object_name: str) -> MachineDescription:
     """The description in plain YAML or JSON content; InvalidObjectError names file and field."""
-    try:
-        description = msgspec.convert(content, MachineDescription)
-    except msgspec.ValidationError as error:
-        _raise_invalid(str(error), object_name)
+    description = convert(content, MachineDescription, parts=(GpuModel, GpuPlace), object_name=object_name)
     _Rules(description, object_name).check()
     return description
-
-
-def _raise_invalid(message: str, object_name: str) -> NoReturn:
-    problem, _, where = message.partition(" - at ")
-    path = _PATH.search(where)
-    hint = "compare with a shipped description, e.g. a100-sxm4-80gb-x8"
-    if unknown := _UNKNOWN_FIELD.search(problem):
-        name = unknown["name"][:64]
-        problem = f"unknown field {name!r}"
-        hint = did_you_mean(name, _FIELD_NAMES) or f"the fields are {', '.join(_FIELD_NAMES)}"
-    elif "got `float`" in problem or "got `int`" in problem:
-        hint = "quote the value if it is meant as text"
-    raise InvalidObjectError(
-        problem[:200],
-        object_name=object_name,
-        field=path[1] if path else "",
-        next_step=hint,
-    )
-
-
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean …?` for the nearest known word; empty where none is near."""
-    by_lower = {name.lower(): name for name in known}
-    nearest = difflib.get_close_matches(word[:64].lower(), by_lower, n=1)
-    return f"did you mean {by_lower[nearest[0]]!r}?" if nearest else ""
 
 
 class _Rules:
@@ -142,9 +113,8 @@ class _Rules:
         gpus = self._description.gpus
         self._refuse_duplicates("uuid", [gpu.uuid for gpu in gpus])
         self._refuse_duplicates("pciBusID", [gpu.pci_bus_id for gpu in gpus])
-        self._refuse_duplicates(
-            "minor", [position if gpu.minor is None else gpu.minor for position, gpu in enumerate(gpus)]
-        )
+        self._refuse_duplicates("index", list(self._description.indices()))
+        self._refuse_duplicates("minor", [_stated(gpu.minor, n) for n, gpu in enumerate(gpus)])
         for position, gpu in enumerate(gpus):
             self._check_links(f"gpus[{position}].nvlinks", gpu)
 
@@ -155,6 +125,20 @@ class _Rules:
                 self._fail(
                     f"models[{position}].name", f"a second model {name!r}", "give every model its own name"
                 )
+        for position, model in enumerate(self._description.models):
+            self._check_mig(f"models[{position}].mig", model)
+
+    def _check_mig(self, where: str, model: GpuModel) -> None:
+        if model.mig is None:
+            return
+        if model.mig not in mig_tables():
+            self._fail(
+                where,
+                f"no table {model.mig!r} of MIG profiles is shipped",
+                f"{did_you_mean(model.mig, mig_tables())} shipped tables: {', '.join(mig_tables())}".lstrip(),
+            )
+        if model.mig_mode == "unsupported":
+            self._fail(where, "a table of MIG profiles, but migMode is unsupported", "set migMode: disabled")
 
     def _check_place(self, where: str, gpu: GpuPlace) -> None:
         models = [model.name for model in self._description.models]

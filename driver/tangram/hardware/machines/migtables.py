@@ -1,0 +1,147 @@
+"""Which MIG profiles a board offers, and where on its memory slices they may lie.
+
+One shipped file for each board (`mig/<name>.yaml`); machine descriptions name it as `mig`. The real GPUs tell
+theirs through NVML; these tables are for simulated ones. Terms as in the NVML API reference
+(nvmlGpuInstanceProfileInfo_t, nvmlGpuInstancePlacement_t) and the MIG user guide of NVIDIA.
+"""
+
+import functools
+from importlib import resources
+from typing import Annotated, Any, Literal, NoReturn
+
+from msgspec import Meta, field
+
+from tangram.base.errors import InvalidObjectError
+from tangram.hardware.machines.schema import ApiVersion, Strict, convert
+from tangram.hardware.machines.strictyaml import YamlError, load_yaml
+
+_DIRECTORY = "mig"
+_SUFFIX = ".yaml"
+_Count = Annotated[int, Meta(ge=0, le=64)]
+_Placement = Annotated[str, Meta(pattern=r"^[0-9]{1,2}:[1-9][0-9]?$")]
+
+
+class MigEngines(Strict, frozen=True, kw_only=True):
+    """Engines of one instance; None where no source tells the number."""
+
+    copy: _Count | None = None
+    decoder: _Count | None = None
+    encoder: _Count | None = None
+    jpeg: _Count | None = None
+    ofa: _Count | None = None
+
+
+class MigProfile(Strict, frozen=True, kw_only=True):
+    """A GPU instance profile.
+
+    `enum` is the argument of nvmlDeviceGetGpuInstanceProfileInfo (the same on all boards), `id` what
+    nvidia-smi prints and nvmlDeviceCreateGpuInstance takes (the board's own). `memory_mib` and
+    `multiprocessors` of one instance; None where sources are silent or disagree. `placements` are
+    `start:size` in memory slices.
+    """
+
+    name: Annotated[str, Meta(pattern=r"^[1-9]g\.[1-9][0-9]{0,2}gb([+-][a-z.]+)*$")]
+    enum: Annotated[int, Meta(ge=0, le=17)]
+    id: Annotated[int, Meta(ge=0, le=255)]
+    memory_mib: Annotated[int, Meta(ge=1, le=2**24)] | None = field(name="memoryMiB", default=None)
+    multiprocessors: Annotated[int, Meta(ge=1, le=4096)] | None = None
+    engines: MigEngines = MigEngines()
+    max_instances: Annotated[int, Meta(ge=1, le=64)]
+    placements: Annotated[tuple[_Placement, ...], Meta(min_length=1, max_length=64)]
+
+    @property
+    def compute_slices(self) -> int:
+        """Compute slices of one instance: the number before the `g` of its name."""
+        return int(self.name.partition("g")[0])
+
+    def spans(self) -> tuple[tuple[int, int], ...]:
+        """The placements as (start, size)."""
+        pairs = (placement.split(":") for placement in self.placements)
+        return tuple((int(start), int(size)) for start, size in pairs)
+
+
+class MigTable(Strict, frozen=True, kw_only=True):
+    """The profiles of a board, and the slices that their instances share."""
+
+    api_version: ApiVersion
+    kind: Literal["MIGTable"]
+    memory_slices: Annotated[int, Meta(ge=1, le=64)]
+    compute_slices: Annotated[int, Meta(ge=1, le=64)]
+    profiles: Annotated[tuple[MigProfile, ...], Meta(min_length=1, max_length=32)]
+
+
+@functools.cache
+def mig_tables() -> tuple[str, ...]:
+    """The names of the shipped tables, sorted."""
+    files = resources.files(__package__).joinpath(_DIRECTORY).iterdir()
+    return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)))
+
+
+def load_mig_table(name: str) -> MigTable:
+    """The shipped table of that name (one of `mig_tables`)."""
+    data = resources.files(__package__).joinpath(_DIRECTORY, name + _SUFFIX).read_bytes()
+    return parse_mig_table(data, source=name)
+
+
+def parse_mig_table(data: bytes, *, source: str) -> MigTable:
+    """The table in the text of `source`; InvalidObjectError names file and field."""
+    object_name = f"MIG table {source[:256]}"
+    try:
+        content: Any = load_yaml(data)
+    except YamlError as error:
+        where = f"line {error.line}" if error.line else ""
+        raise InvalidObjectError(
+            str(error), object_name=object_name, field=where, next_step="mend the YAML of the file"
+        ) from None
+    table = convert(content, MigTable, parts=(MigProfile, MigEngines), object_name=object_name)
+    _Rules(table, object_name).check()
+    return table
+
+
+class _Rules:
+    """What the schema alone cannot say."""
+
+    def __init__(self, table: MigTable, object_name: str) -> None:
+        self._table = table
+        self._object_name = object_name
+
+    def check(self) -> None:
+        for key in ("name", "enum", "id"):
+            self._refuse_duplicates(key, [getattr(profile, key) for profile in self._table.profiles])
+        for position, profile in enumerate(self._table.profiles):
+            self._check_profile(f"profiles[{position}]", profile)
+
+    def _refuse_duplicates(self, key: str, values: list[Any]) -> None:
+        for position, value in enumerate(values):
+            if value in values[:position]:
+                self._fail(f"profiles[{position}].{key}", f"a second profile with {value}", "write it once")
+
+    def _check_profile(self, where: str, profile: MigProfile) -> None:
+        spans = profile.spans()
+        for start, size in spans:
+            if start + size > self._table.memory_slices:
+                self._fail(
+                    f"{where}.placements",
+                    f"{start}:{size} ends beyond the {self._table.memory_slices} memory slices",
+                    "write start:size in memory slices",
+                )
+        if len(set(spans)) < len(spans):
+            self._fail(f"{where}.placements", "a placement stands twice", "write each once")
+        if profile.max_instances > len(spans):
+            self._fail(
+                f"{where}.maxInstances",
+                f"{profile.max_instances} instances, but {len(spans)} placements",
+                "every instance needs a placement of its own",
+            )
+        if profile.max_instances * profile.compute_slices > self._table.compute_slices:
+            self._fail(
+                f"{where}.maxInstances",
+                f"{profile.max_instances} instances of {profile.compute_slices} compute slices, but the board"
+                f" has {self._table.compute_slices}",
+                "compare with nvidia-smi mig -lgip",
+            )
+
+    def _fail(self, field_name: str, problem: str, next_step: str) -> NoReturn:
+        raise InvalidObjectError(
+            problem, object_name=self._object_name, field=field_name, next_step=next_step
+        )
