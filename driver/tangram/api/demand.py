@@ -70,16 +70,17 @@ class Demand:
     sharing: Sharing = "exclusive"
 
     def accepts(self, facts: DeviceFacts) -> str | None:
-        """None, or a few words on why the device does not do, such as `is A100, not H100`."""
+        """None, or why the device does not do, in words that read well after a count of devices:
+        `8 of type A100, not H100`."""
         if self.gpu_type is not None and not self.gpu_type.matches(facts):
-            found = facts.gpu_type or "of unknown type"
+            found = f"type {facts.gpu_type}" if facts.gpu_type else "unknown type"
             if self.gpu_type.nominal_gb is not None and facts.nominal_gb:
                 found += f" {facts.nominal_gb}GB"
-            return f"is {found}, not {self.gpu_type.text}"
+            return f"of {found}, not {self.gpu_type.text}"
         if self.memory_gb is not None and not _has_memory(facts, self.memory_gb):
             if facts.memory_bytes is None:
-                return f"memory unknown, {self.memory_gb} GB needed"
-            return f"memory {human_bytes(facts.memory_bytes)} < {self.memory_gb} GB"
+                return f"of unknown memory, where {self.memory_gb} GB is needed"
+            return f"with {human_bytes(facts.memory_bytes)} memory, less than {self.memory_gb} GB"
         return None
 
 

@@ -32,14 +32,14 @@ UNKNOWN = DeviceFacts(memory_bytes=None, nominal_gb=0, gpu_type="", product_name
     [
         (80, H100, None),
         (85, H100, None),
-        (86, H100, "memory 79.6Gi < 86 GB"),
-        (80, A100_40, "memory 40Gi < 80 GB"),
+        (86, H100, "with 79.6Gi memory, less than 86 GB"),
+        (80, A100_40, "with 40Gi memory, less than 80 GB"),
         (40, A100_40, None),
         (42, A100_40, None),
-        (43, A100_40, "memory 40Gi < 43 GB"),
+        (43, A100_40, "with 40Gi memory, less than 43 GB"),
         (16, T4, None),
-        (17, T4, "memory 15Gi < 17 GB"),
-        (1, UNIFIED, "memory unknown, 1 GB needed"),
+        (17, T4, "with 15Gi memory, less than 17 GB"),
+        (1, UNIFIED, "of unknown memory, where 1 GB is needed"),
         # A GPU sold as 80 GB that reports less satisfies 80.
         (80, DeviceFacts(memory_bytes=79 * 10**9, nominal_gb=80, gpu_type="X", product_name="X"), None),
         (80, DeviceFacts(memory_bytes=80 * 10**9, nominal_gb=0, gpu_type="X", product_name="X"), None),
@@ -59,26 +59,26 @@ def test_memory(memory_gb: int, device: DeviceFacts, refusal: str | None) -> Non
         ("H100 80GB", H100, None),
         ("NVIDIA H100 80GB HBM3", H100, None),
         ("NVIDIA-H100-80GB-HBM3", H100, None),
-        ("H100-96GB", H100, "is H100 80GB, not H100-96GB"),
-        ("H100-PCIe", H100, "is H100, not H100-PCIe"),
-        ("H100", A100_80, "is A100, not H100"),
-        ("H10", H100, "is H100, not H10"),
-        ("H1000", H100, "is H100, not H1000"),
+        ("H100-96GB", H100, "of type H100 80GB, not H100-96GB"),
+        ("H100-PCIe", H100, "of type H100, not H100-PCIe"),
+        ("H100", A100_80, "of type A100, not H100"),
+        ("H10", H100, "of type H100, not H10"),
+        ("H1000", H100, "of type H100, not H1000"),
         ("A100", A100_40, None),
         ("A100-40GB", A100_40, None),
-        ("A100-80gb", A100_40, "is A100 40GB, not A100-80gb"),
+        ("A100-80gb", A100_40, "of type A100 40GB, not A100-80gb"),
         ("A100-SXM4", A100_80, None),
         ("A100-SXM4-80GB", A100_80, None),
-        ("A100-SXM4-80GB", A100_40, "is A100 40GB, not A100-SXM4-80GB"),
-        ("A100-SXM4", A100_PCIE, "is A100, not A100-SXM4"),
+        ("A100-SXM4-80GB", A100_40, "of type A100 40GB, not A100-SXM4-80GB"),
+        ("A100-SXM4", A100_PCIE, "of type A100, not A100-SXM4"),
         ("Tesla T4", T4, None),
         ("T4-16GB", T4, None),
-        ("T4-24GB", T4, "is T4 16GB, not T4-24GB"),
+        ("T4-24GB", T4, "of type T4 16GB, not T4-24GB"),
         ("RTX-A6000", A6000, None),
         ("rtx a6000", A6000, None),
-        ("RTX", A6000, "is RTX-A6000, not RTX"),
-        ("A6000", A6000, "is RTX-A6000, not A6000"),
-        ("H100", UNKNOWN, "is of unknown type, not H100"),
+        ("RTX", A6000, "of type RTX-A6000, not RTX"),
+        ("A6000", A6000, "of type RTX-A6000, not A6000"),
+        ("H100", UNKNOWN, "of unknown type, not H100"),
     ],
 )
 def test_type(text: str, device: DeviceFacts, refusal: str | None) -> None:
@@ -86,7 +86,7 @@ def test_type(text: str, device: DeviceFacts, refusal: str | None) -> None:
 
 
 def test_type_is_judged_before_memory() -> None:
-    assert Demand(gpu_type=GpuType.parse("H100"), memory_gb=80).accepts(T4) == "is T4, not H100"
+    assert Demand(gpu_type=GpuType.parse("H100"), memory_gb=80).accepts(T4) == "of type T4, not H100"
 
 
 @pytest.mark.parametrize("device", [H100, T4, UNIFIED, UNKNOWN])
@@ -99,7 +99,7 @@ def test_any_facts_have_an_answer(text: str, product: str, memory_bytes: int | N
     words = product_words(text)
     wanted = GpuType.parse(text) if words and not words[-1].endswith("GB") else None
     answer = Demand(gpu_type=wanted, memory_gb=memory_gb).accepts(facts(product, memory_bytes))
-    assert answer is None or answer.startswith(("is ", "memory "))
+    assert answer is None or answer.startswith(("of type ", "of unknown ", "with "))
 
 
 @given(st.sampled_from([H100, A100_40, A100_80, A100_PCIE, A6000]))
