@@ -7,6 +7,8 @@ from tests.unit.cel.support import DEVICE, OWN, expand
 
 from tangram.base.errors import CelError, CelRuntimeError
 from tangram.cel import CelDevice, Reference, compile_expression
+from tangram.cel.program import BUDGET
+from tangram.model.semver import SemVer
 
 GUARD = expand(
     f'device.driver == "{OWN}" && has(@.allocator) && @.allocator == "scheduler" && @.type == "gpu"'
@@ -121,3 +123,35 @@ def test_all_errors_are_of_one_family() -> None:
     for text in ("", "1", "x.matches()", "1/0 == 1"):
         with pytest.raises(CelError):
             compile_expression(text).evaluate(DEVICE)
+
+
+class TestAnswers:
+    def test_devices_that_are_equal_in_what_is_read_share_an_answer(self) -> None:
+        program = compile_expression(expand('@.type == "gpu" && has(@.allocator)'))
+        first = program.answer(device(type="gpu", uuid="a"))
+        assert first[0] == program.answer(device(type="gpu", uuid="b"))[0]
+        assert first[1] is program.answer(device(type="gpu", uuid="b"))[1]
+        assert first[0] != program.answer(device(type="mig", uuid="a"))[0]
+
+    @pytest.mark.parametrize(
+        ("one", "other"), [(1, True), (0, False), (SemVer("1.0.0+a"), SemVer("1.0.0+b"))]
+    )
+    def test_values_that_python_takes_for_equal_are_told_apart(self, one: object, other: object) -> None:
+        program = compile_expression(expand("@.x == 1"))
+        assert program.answer(device(x=one))[0] != program.answer(device(x=other))[0]
+
+    def test_errors_are_answers_too(self) -> None:
+        _, answer = compile_expression(expand("@.nope")).answer(device())
+        assert isinstance(answer.result, CelRuntimeError)
+
+    def test_the_price_is_known_and_bounded(self) -> None:
+        cheap = compile_expression("true").answer(DEVICE)[1]
+        many = "[" + ", ".join(["1"] * 1600) + "]"
+        dear = compile_expression(f"{many}.all(x, {many}.all(y, x == y))").answer(DEVICE)[1]
+        assert cheap.cost < 10
+        assert dear.cost == BUDGET
+
+    def test_memory_is_bounded(self) -> None:
+        program = compile_expression(expand("@.index >= 0"))
+        assert all(program.answer(device(index=i))[1].result is True for i in range(5000))
+        assert len(program._answers) <= 1024

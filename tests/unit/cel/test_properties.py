@@ -3,13 +3,15 @@
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from tests.unit.cel.printer import unparse
-from tests.unit.cel.support import DEVICE
+from tests.unit.cel.support import DEVICE, OWN
 from tests.unit.cel.trees import LOOSE_TREES, TREES
 
 from tangram.base.errors import CelCompileError, CelRuntimeError
 from tangram.cel import CelDevice, Program
 from tangram.cel.ast import Node
 from tangram.cel.parser import parse
+from tangram.cel.program import BUDGET
+from tangram.model.semver import SemVer
 
 WORDS = (
     "( ) [ ] { } . , : ? ! && || == != < <= > >= + - * / % in has all exists map filter true false null if"
@@ -62,6 +64,13 @@ def test_evaluation_gives_bool_or_an_error_and_always_the_same(tree: Node) -> No
     assert _result(program, DEVICE) == first
 
 
+def _with(device: CelDevice, attribute: str, value: object) -> CelDevice:
+    own = {**device.attributes[OWN], attribute: value}
+    return CelDevice(
+        driver=device.driver, attributes={**device.attributes, OWN: own}, capacity=device.capacity
+    )
+
+
 @given(st.one_of(LOOSE_TREES, TREES))
 @patient(200)
 def test_the_result_depends_on_the_references_alone(tree: Node) -> None:
@@ -78,6 +87,27 @@ def test_the_result_depends_on_the_references_alone(tree: Node) -> None:
     }
     bare = CelDevice(driver=DEVICE.driver, attributes=attributes, capacity=DEVICE.capacity)
     assert _result(program, bare) == _result(program, DEVICE)
+
+
+_VARIANTS = [
+    _with(DEVICE, attribute, value)
+    for attribute in ("index", "healthy", "type", "pre", "nope")
+    for value in (0, 1, True, False, "1", SemVer("1.2.3-rc.1+build6"), SemVer("1.2.3-rc.1"))
+]
+
+
+@given(st.one_of(LOOSE_TREES, TREES))
+@patient(100)
+def test_remembered_answers_are_those_of_an_evaluation(tree: Node) -> None:
+    try:
+        program = Program(unparse(tree))
+    except CelCompileError:
+        return
+    for device in (DEVICE, *_VARIANTS, DEVICE):
+        _, answer = program.answer(device)
+        result = str(answer.result) if isinstance(answer.result, CelRuntimeError) else answer.result
+        assert result == _result(program, device)
+        assert 0 <= answer.cost <= BUDGET
 
 
 def _result(program: Program, device: CelDevice) -> bool | str:
