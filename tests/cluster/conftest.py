@@ -13,6 +13,8 @@ from tests.cluster.harness import ROOT, Cluster, run
 
 pytestmark = pytest.mark.cluster
 
+LABEL = "tangram-test=yes"
+
 
 @pytest.fixture(scope="session")
 def deployed() -> Cluster:
@@ -27,16 +29,30 @@ def deployed() -> Cluster:
     # A tag that stays the same does not roll the pods: start them anew from the image just loaded.
     cluster.kubectl("delete", "pods", "-n", "tangram-system", "--all", "--wait=true")
     cluster.wait_components()
+    # What a run that was cut off left behind would hold devices.
+    cluster.kubectl("delete", "namespaces", "--selector", LABEL, "--wait=true")
     return cluster
 
 
 @pytest.fixture
 def cluster(deployed: Cluster, request: pytest.FixtureRequest) -> Iterator[Cluster]:
-    """The cluster, with a fresh namespace that is gone (and with it all claims) after the test."""
+    """The cluster, with a fresh namespace of which nothing holds a device any more after the test."""
     name = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:50].strip("-")
     deployed.kubectl("delete", "namespace", name, "--ignore-not-found", "--wait=true")
     deployed.kubectl("create", "namespace", name)
+    deployed.kubectl("label", "namespace", name, LABEL)
     deployed.namespace = name
     yield deployed
-    deployed.kubectl("delete", "namespace", name, "--wait=true", "--timeout=120s")
+    deployed.kubectl("delete", "deployments,jobs,pods", "--all", "-n", name, "--timeout=120s")
+    deployed.wait("the test's claims to go", lambda: not allocated_claims(deployed))
+    deployed.kubectl("delete", "namespace", name, "--wait=false")
     deployed.namespace = "default"
+
+
+def allocated_claims(cluster: Cluster) -> list[str]:
+    """Claims of the test's namespace that still hold devices (its own named ones are freed after a while)."""
+    return [
+        item["metadata"]["name"]
+        for item in cluster.items("resourceclaims")
+        if item.get("status", {}).get("reservedFor")
+    ]
