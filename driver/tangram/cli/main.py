@@ -10,9 +10,10 @@ from typing import NoReturn
 from tangram import __version__
 from tangram.base.errors import TangramError
 
-_COMMANDS = {
+_COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("node", "run"): ("tangram.cli.node", "publish this node's GPUs and prepare claims (DaemonSet)"),
     ("controller", "run"): ("tangram.cli.controller", "choose node and devices of every claim (Deployment)"),
+    ("probe",): ("tangram.cli.probe", "show this machine's GPUs, and record them for the simulator"),
 }
 _GROUPS = {"node": "the kubelet plugin of one node", "controller": "the allocator of the cluster"}
 
@@ -26,6 +27,7 @@ _EPILOG = """\
 examples:
   tangram node run --node-name worker-1                    publish the GPUs of this node
   tangram node run --node-name demo --simulate t4-x4       the same with simulated GPUs: no GPU needed
+  tangram probe                                            show the GPUs of this machine
   tangram controller run --kubeconfig ~/.kube/config       allocate claims from outside the cluster
   tangram node run --node-name worker-1 --print-config     show the settings as they would hold
 
@@ -55,21 +57,27 @@ def build_parser(words: Sequence[str]) -> Parser:
     )
     parser.add_argument("--version", action="version", version=f"tangram {__version__}")
     groups = parser.add_subparsers(metavar="command", required=True)
+    for path, (_, text) in _COMMANDS.items():
+        if len(path) == 1:
+            _add_command(groups, path, text, words)
     for group, group_help in _GROUPS.items():
         group_parser = groups.add_parser(group, help=group_help, description=group_help, allow_abbrev=False)
         actions = group_parser.add_subparsers(metavar="action", required=True)
-        for path, (module, text) in _COMMANDS.items():
-            if path[0] != group:
-                continue
-            command = actions.add_parser(
-                path[1],
-                help=text,
-                formatter_class=argparse.RawDescriptionHelpFormatter,
-                allow_abbrev=False,
-            )
-            if tuple(words[:2]) == path:
-                importlib.import_module(module).configure(command)
+        for path, (_, text) in _COMMANDS.items():
+            if path[0] == group:
+                _add_command(actions, path, text, words)
     return parser
+
+
+def _add_command(
+    actions: "argparse._SubParsersAction[Parser]", path: tuple[str, ...], text: str, words: Sequence[str]
+) -> None:
+    command = actions.add_parser(
+        path[-1], help=text, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    if tuple(words[: len(path)]) == path:
+        module, _ = _COMMANDS[path]
+        importlib.import_module(module).configure(command)
 
 
 def main(words: Sequence[str] | None = None) -> int:
