@@ -14,6 +14,7 @@ _COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("node", "run"): ("tangram.cli.node", "publish this node's GPUs and prepare claims (DaemonSet)"),
     ("controller", "run"): ("tangram.cli.controller", "choose node and devices of every claim (Deployment)"),
     ("probe",): ("tangram.cli.probe", "show this machine's GPUs, and record them for the simulator"),
+    ("playground",): ("tangram.cli.playground", "try Tangram in a terminal: no cluster and no GPU needed"),
 }
 _GROUPS = {"node": "the kubelet plugin of one node", "controller": "the allocator of the cluster"}
 
@@ -25,6 +26,7 @@ GPUs of its node and hands the chosen ones to the containers through CDI.
 
 _EPILOG = """\
 examples:
+  tangram playground                                       try it: no cluster and no GPU needed
   tangram node run --node-name worker-1                    publish the GPUs of this node
   tangram node run --node-name demo --simulate t4-x4       the same with simulated GPUs: no GPU needed
   tangram probe                                            show the GPUs of this machine

@@ -1,13 +1,24 @@
 """A fake Kubernetes API server for tests and the playground."""
 
-from tangram.testing.apiserver.catalog import CONFIG_MAPS, NAMESPACES, RESOURCE_CLAIM_TEMPLATES, VERSIONS
+from tangram.testing.apiserver.catalog import (
+    CONFIG_MAPS,
+    DEPLOYMENTS,
+    JOBS,
+    NAMESPACES,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCES,
+    VERSIONS,
+)
 from tangram.testing.apiserver.faults import Fault, Faults
 from tangram.testing.apiserver.http import LoggedRequest
 from tangram.testing.apiserver.server import FakeApiServer
 
 __all__ = [
     "CONFIG_MAPS",
+    "DEPLOYMENTS",
+    "JOBS",
     "NAMESPACES",
+    "RESOURCES",
     "RESOURCE_CLAIM_TEMPLATES",
     "VERSIONS",
     "FakeApiServer",

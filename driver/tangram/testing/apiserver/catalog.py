@@ -22,11 +22,15 @@ RESOURCE_CLAIM_TEMPLATES = Resource(
     kind="ResourceClaimTemplate",
     namespaced=True,
 )
+DEPLOYMENTS = Resource(group="apps", version="v1", plural="deployments", kind="Deployment", namespaced=True)
+JOBS = Resource(group="batch", version="v1", plural="jobs", kind="Job", namespaced=True)
 
 RESOURCES: tuple[Resource, ...] = (
     NAMESPACES,
     NODES,
     PODS,
+    DEPLOYMENTS,
+    JOBS,
     CONFIG_MAPS,
     EVENTS,
     LEASES,
@@ -35,12 +39,19 @@ RESOURCES: tuple[Resource, ...] = (
     RESOURCE_CLAIMS,
     RESOURCE_CLAIM_TEMPLATES,
 )
-SHORT_NAMES = {"namespaces": ["ns"], "nodes": ["no"], "pods": ["po"], "configmaps": ["cm"], "events": ["ev"]}
+SHORT_NAMES = {
+    "namespaces": ["ns"],
+    "nodes": ["no"],
+    "pods": ["po"],
+    "configmaps": ["cm"],
+    "events": ["ev"],
+    "deployments": ["deploy"],
+}
 
 # A write to the object leaves `status` alone, a write to /status leaves all else alone.
-WITH_STATUS = frozenset({NAMESPACES, NODES, PODS, RESOURCE_CLAIMS})
+WITH_STATUS = frozenset({NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, DEPLOYMENTS, JOBS})
 # `metadata.generation` counts the changes of `spec`.
-WITH_GENERATION = frozenset({PODS, RESOURCE_SLICES, DEVICE_CLASSES})
+WITH_GENERATION = frozenset({PODS, RESOURCE_SLICES, DEVICE_CLASSES, DEPLOYMENTS, JOBS})
 
 DEVICE_STATUS = "DRAResourceClaimDeviceStatus"
 TAINTS = "DRADeviceTaints"

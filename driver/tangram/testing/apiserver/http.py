@@ -4,7 +4,7 @@ import asyncio
 import base64
 import collections
 import json
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,8 +12,9 @@ import msgspec
 from aiohttp import web
 
 from tangram.base.errors import ApiError, ServerError
-from tangram.kube.resources import Resource
-from tangram.testing.apiserver import patches, routes
+from tangram.kube.decoding import ObjectKey
+from tangram.kube.resources import EVENTS, PODS, Resource
+from tangram.testing.apiserver import coreevents, openapi, patches, routes
 from tangram.testing.apiserver.answers import bad_request, expired, no_such_path, status_object
 from tangram.testing.apiserver.catalog import Version
 from tangram.testing.apiserver.faults import Fault, Faults
@@ -25,6 +26,9 @@ from tangram.testing.apiserver.watches import Watch, Watches
 _MAX_SNAPSHOTS = 100
 _MAX_REQUESTS_LOGGED = 100_000
 _DEFAULT_WATCH_S = 1800.0
+PodLogs = Callable[[ObjectKey, Mapping[str, str]], AsyncIterator[bytes]]
+"""What a pod has written, by the pod and the query (`container`, `follow`)."""
+
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
 
 
@@ -55,6 +59,7 @@ class Handler:
         self._watches = watches
         self._faults = faults
         self._version = version
+        self.pod_logs: PodLogs | None = None
         self._snapshots: dict[str, tuple[str, list[Object]]] = {}
         self.requests: collections.deque[LoggedRequest] = collections.deque(maxlen=_MAX_REQUESTS_LOGGED)
 
@@ -64,7 +69,11 @@ class Handler:
             return web.Response(text="ok")
         if (found := routes.discover(request.path, self._version)) is not None:
             return web.json_response(found)
+        if (found := openapi.document(request.path)) is not None:
+            return web.json_response(found)
         try:
+            if (namespace := coreevents.parse(request.path)) is not None and request.method == "GET":
+                return web.json_response(self._core_events(namespace, request.query))
             route = routes.parse(request.path)
             if route is None:
                 raise no_such_path()
@@ -122,6 +131,8 @@ class Handler:
             return await self._watch(request, route)
         if verb == "list":
             return _answer(self._list(route, request.query))
+        if route.resource == PODS and route.subresource == "log" and self.pod_logs is not None:
+            return await self._log(request, self.pod_logs(route.key, request.query))
         if verb == "get":
             return _answer(self._registry.get(route.resource, route.key))
         if verb == "create":
@@ -177,6 +188,25 @@ class Handler:
             "metadata": metadata,
             "items": shown,
         }
+
+    def _core_events(self, namespace: str, query: Mapping[str, str]) -> Object:
+        """Events as core/v1 has them, which is what kubectl asks for."""
+        events = [coreevents.view(event) for event in self._store.objects(EVENTS)]
+        selects = _selector(query)
+        items = [
+            event
+            for event in events
+            if (not namespace or event["metadata"]["namespace"] == namespace) and selects(event)
+        ]
+        version = {"resourceVersion": str(self._store.version)}
+        return {"kind": "EventList", "apiVersion": "v1", "metadata": version, "items": items}
+
+    async def _log(self, request: web.Request, chunks: AsyncIterator[bytes]) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/plain"})
+        await response.prepare(request)
+        async for chunk in chunks:
+            await response.write(chunk)
+        return response
 
     def _select(self, route: routes.Route, query: Mapping[str, str]) -> list[Object]:
         selects = _selector(query)

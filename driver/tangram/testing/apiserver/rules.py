@@ -13,8 +13,14 @@ from tangram.kube.resources import (
     RESOURCE_SLICES,
     Resource,
 )
-from tangram.testing.apiserver import claims, slices
-from tangram.testing.apiserver.catalog import EXTENDED_RESOURCE, RESOURCE_CLAIM_TEMPLATES, Version
+from tangram.testing.apiserver import claims, slices, workloads
+from tangram.testing.apiserver.catalog import (
+    DEPLOYMENTS,
+    EXTENDED_RESOURCE,
+    JOBS,
+    RESOURCE_CLAIM_TEMPLATES,
+    Version,
+)
 from tangram.testing.apiserver.store import Object
 
 _MAX_NOTE_BYTES = 1024
@@ -123,4 +129,7 @@ _VALIDATORS: dict[Resource, Callable[[Any, Any, Version], list[str]]] = {
     RESOURCE_SLICES: slices.validate,
     LEASES: _validate_lease,
     EVENTS: _validate_event,
+    PODS: workloads.validate_pod,
+    DEPLOYMENTS: workloads.validate_deployment,
+    JOBS: workloads.validate_job,
 }

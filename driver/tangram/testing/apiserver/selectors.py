@@ -18,6 +18,10 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
     "regarding.name": ("regarding", "name"),
     "regarding.kind": ("regarding", "kind"),
     "regarding.uid": ("regarding", "uid"),
+    "involvedObject.name": ("involvedObject", "name"),
+    "involvedObject.namespace": ("involvedObject", "namespace"),
+    "involvedObject.kind": ("involvedObject", "kind"),
+    "involvedObject.uid": ("involvedObject", "uid"),
 }
 _SET_BASED = re.compile(r"(?P<key>[^\s!=,()]+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)")
 # Commas inside the parentheses of `in (a,b)` do not separate terms.

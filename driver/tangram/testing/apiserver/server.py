@@ -2,7 +2,7 @@
 
 import asyncio
 import copy
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -16,7 +16,7 @@ from tangram.kube.decoding import ObjectKey
 from tangram.kube.resources import Resource
 from tangram.testing.apiserver.catalog import NAMESPACES, VERSIONS
 from tangram.testing.apiserver.faults import Faults
-from tangram.testing.apiserver.http import Handler, LoggedRequest, mutation_of
+from tangram.testing.apiserver.http import Handler, LoggedRequest, PodLogs, mutation_of
 from tangram.testing.apiserver.registry import Registry
 from tangram.testing.apiserver.store import Object, Store
 from tangram.testing.apiserver.watches import Watches
@@ -133,6 +133,10 @@ class FakeApiServer:
         self._port = runner.addresses[0][1]
         self._runner = runner
 
+    def serve_logs(self, reader: PodLogs) -> None:
+        """Answers `GET …/pods/<name>/log` with what `reader` yields for (pod, query); 404 until then."""
+        self._handler.pod_logs = reader
+
     # --- direct access -------------------------------------------------------------------------------------
 
     def create(self, resource: Resource, obj: Mapping[str, Any]) -> Object:
@@ -214,6 +218,18 @@ class FakeApiServer:
     def send_to_watches(self, data: bytes, resource: Resource | None = None) -> int:
         """Sends bytes as they are to running watches, e.g. half a line; how many."""
         return self.watches.direct(data, resource)
+
+    async def changes(self) -> AsyncIterator[None]:
+        """Yields once at the start and then after writes and requests; many at once may yield only once."""
+        changed = asyncio.Event()
+        self._store.listen(changed)
+        try:
+            while True:
+                changed.clear()
+                yield
+                await changed.wait()
+        finally:
+            self._store.unlisten(changed)
 
     async def until(self, predicate: Callable[[], Any], *, timeout_s: float = 10.0) -> None:
         """Waits until `predicate` holds, asked again after every request, write and change of watches.

@@ -1,0 +1,98 @@
+"""The command: start, play, tell, end. Ctrl-C at any moment leaves nothing behind."""
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass
+
+from tangram.base.errors import TangramError
+from tangram.playground.cluster import running_cluster
+from tangram.playground.picture import coloured
+from tangram.playground.play import Play, Teller
+from tangram.playground.scenario import Scenario
+
+_INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """`machines` as of `parse_machines`; `command` is how the user called it, for what to type next."""
+
+    machines: tuple[str, ...]
+    scenarios: Sequence[Scenario]
+    keep: bool
+    json: bool
+    command: str
+
+
+def run(options: Options) -> int:
+    """Exit code 0: played; 3: a pod failed; 130: interrupted. TangramError: a part of the cluster failed."""
+    return asyncio.run(_until_signal(_main(options)))
+
+
+async def _main(options: Options) -> int:
+    started_s = time.monotonic()
+    teller = Teller(silent=options.json, colour=coloured(sys.stdout))
+    teller.say(f"Starting a cluster of simulated machines: {', '.join(options.machines)}")
+    async with running_cluster(options.machines) as cluster:
+        play = Play(cluster, teller, started_s=started_s)
+        teller.say(f"Ready after {time.monotonic() - started_s:.1f} s")
+        await play.run(options.scenarios)
+        kubeconfig = str(cluster.kubeconfig)
+        if options.json:
+            report = play.report(kubeconfig=kubeconfig if options.keep else "")
+            print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
+        teller.say(*(_kept(kubeconfig) if options.keep else _next(options.command)))
+        if options.keep:
+            await asyncio.Event().wait()
+        return 3 if play.failed else 0
+
+
+def _next(command: str) -> list[str]:
+    return [
+        "",
+        "Next:",
+        f"  {command} --keep                             leave it running, for kubectl in a second terminal",
+        f"  {command} --machines a100x8,h100x8,h100x8    machines with H100s; --help names others",
+        f"  {command} --scenario my-pods.yaml            your own manifests",
+    ]
+
+
+def _kept(kubeconfig: str) -> list[str]:
+    return [
+        "",
+        "It goes on until Ctrl-C. In a second terminal:",
+        f"  export KUBECONFIG={kubeconfig}",
+        "  kubectl get pods,resourceclaims",
+        "  kubectl describe pod cannot-fit",
+        "  kubectl delete pod one-gpu",
+    ]
+
+
+async def _until_signal(main: Awaitable[int]) -> int:
+    task = asyncio.ensure_future(main)
+    interrupted = False
+
+    def stop() -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            task.cancel()
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, stop)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        return _INTERRUPTED
+    except BaseExceptionGroup as group:
+        error: BaseException = group
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        if isinstance(error, TangramError):
+            raise error from None
+        raise

@@ -1,0 +1,148 @@
+"""What happened to every pod, kept while it happens: a claim forgets its devices when its pod has ended."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tangram.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
+from tangram.model.quantity import parse_quantity
+from tangram.playground.objects import Object, claim_names, phase, results, uid
+from tangram.testing.apiserver import FakeApiServer
+
+_TROUBLES = frozenset(
+    {"WaitingForDevices", "FailedPrepareDynamicResources", "FailedResourceClaimCreation", "Failed"}
+)
+SETTLED = frozenset({"Running", "Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuSeen:
+    """A GPU as its slice publishes it; `links` is the row of the link matrix as published."""
+
+    node: str
+    device: str
+    uuid: str
+    index: int
+    ordinal: int
+    product_name: str
+    memory_bytes: int
+    links: str
+
+
+@dataclass(slots=True, kw_only=True)
+class PodSeen:
+    """A pod, from its creation on. `why` are the events that explain its devices, or that it has none."""
+
+    uid: str
+    namespace: str
+    name: str
+    phase: str = "Pending"
+    node: str = ""
+    devices: list[tuple[str, str]] = field(default_factory=list)
+    """(node, device)"""
+    claims: dict[str, str] = field(default_factory=dict)
+    """uid → `namespace/name`"""
+    why: list[str] = field(default_factory=list)
+    waits: str = ""
+    gone: bool = False
+
+    @property
+    def settled(self) -> bool:
+        """It runs, has run, or has been told why it waits."""
+        if self.phase in SETTLED:
+            return self.gone or not self.claims or bool(self.why)
+        return bool(self.waits)
+
+
+class Recorder:
+    """`observe` is called at every change."""
+
+    def __init__(self, server: FakeApiServer, *, controller_log: Path) -> None:
+        self._server = server
+        self._controller_log = controller_log
+        self.pods: dict[str, PodSeen] = {}
+
+    def observe(self) -> None:
+        """Looks at pods, claims and events."""
+        claims = {
+            (c["metadata"]["namespace"], c["metadata"]["name"]): c
+            for c in self._server.objects(RESOURCE_CLAIMS)
+        }
+        present = set()
+        for pod in self._server.objects(PODS):
+            present.add(uid(pod))
+            namespace = pod["metadata"]["namespace"]
+            seen = self.pods.setdefault(
+                uid(pod), PodSeen(uid=uid(pod), namespace=namespace, name=pod["metadata"]["name"])
+            )
+            seen.phase, seen.node = phase(pod), pod["spec"].get("nodeName", "")
+            mine = [claims.get((namespace, name)) for _, name in claim_names(pod)]
+            seen.claims |= {
+                uid(claim): f"{namespace}/{claim['metadata']['name']}" for claim in mine if claim is not None
+            }
+            devices = [
+                (result["pool"].rpartition("/")[2], result["device"])
+                for claim in mine
+                if claim is not None
+                for result in results(claim)
+            ]
+            seen.devices = devices or seen.devices
+        for gone in self.pods.keys() - present:
+            self.pods[gone].gone = True
+        for event in self._server.objects(EVENTS):
+            self._read(event)
+
+    def _read(self, event: Object) -> None:
+        about, reason, note = (
+            (event.get("regarding") or {}).get("uid"),
+            event.get("reason"),
+            event.get("note") or "",
+        )
+        for pod in self.pods.values():
+            if reason == "Allocated" and about in pod.claims and note not in pod.why:
+                pod.why.append(note)
+            if about == pod.uid and reason in _TROUBLES:
+                pod.waits = note
+
+    def gpus(self) -> list[GpuSeen]:
+        """All GPUs, by node and index."""
+        found = []
+        for item in self._server.objects(RESOURCE_SLICES):
+            for device in item["spec"].get("devices") or ():
+                value = {name: next(iter(given.values())) for name, given in device["attributes"].items()}
+                found.append(
+                    GpuSeen(
+                        node=item["spec"]["nodeName"],
+                        device=device["name"],
+                        uuid=value["uuid"],
+                        index=value["index"],
+                        ordinal=value["ordinal"],
+                        product_name=value["productName"],
+                        memory_bytes=int(parse_quantity(device["capacity"]["memory"]["value"])),
+                        links=value["nvlinkLinks"],
+                    )
+                )
+        return sorted(found, key=lambda gpu: (gpu.node, gpu.index))
+
+    def holders(self) -> dict[tuple[str, str], list[str]]:
+        """Pods by (node, device) that hold it now; a claim that no pod uses any more counts by its name."""
+        holding: dict[tuple[str, str], list[str]] = {}
+        for claim in self._server.objects(RESOURCE_CLAIMS):
+            using = [holder["name"] for holder in claim.get("status", {}).get("reservedFor") or ()]
+            for result in results(claim):
+                key = (result["pool"].rpartition("/")[2], result["device"])
+                holding.setdefault(key, []).extend(using or [f"claim {claim['metadata']['name']}"])
+        return holding
+
+    def decisions(self) -> dict[str, dict[str, Any]]:
+        """The controller's own log of its decisions by claim (`namespace/name`): terms and the runner-up."""
+        found = {}
+        for line in self._controller_log.read_text(errors="replace").splitlines():
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(entry, dict) and entry.get("event") == "claim_allocated":
+                found[str(entry["claim"])] = {key: entry.get(key) for key in ("node", "terms", "runner_up")}
+        return found

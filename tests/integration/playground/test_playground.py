@@ -1,0 +1,196 @@
+"""The playground as a person has it: the real command, kubectl against it, and no trace of it afterwards."""
+
+import asyncio
+import contextlib
+import json
+import os
+import re
+import signal
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+KUBECTL = Path(sys.executable).parent / "kubectl"
+TIMEOUT_S = 60
+
+
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """Where the playground puts its files: short, as sockets are in it."""
+    with tempfile.TemporaryDirectory(prefix="tg", dir="/tmp") as path:
+        yield Path(path)
+
+
+async def start(temporary: Path, *words: str) -> asyncio.subprocess.Process:
+    return await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tangram", "playground", *words,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "driver"), "TMPDIR": str(temporary)},
+        stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+
+
+@contextlib.asynccontextmanager
+async def kept(temporary: Path, *words: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A playground that stays, and its kubeconfig; interrupted at the end, which must leave nothing."""
+    process = await start(temporary, "--keep", *words)
+    text = ""
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            while not (found := re.search(r"KUBECONFIG=(\S+)", text)):
+                line = await process.stdout.readline()
+                assert line, text
+                text += line.decode()
+        yield process, found[1]
+        await interrupted(process, temporary)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def interrupted(process: asyncio.subprocess.Process, temporary: Path) -> None:
+    """Ctrl-C: it ends with 130, and no process and no file of it is left."""
+    process.send_signal(signal.SIGINT)
+    async with asyncio.timeout(TIMEOUT_S):
+        _, errors = await process.communicate()
+    assert process.returncode == 130, errors.decode()
+    assert b"Traceback" not in errors
+    assert not leftovers(temporary)
+
+
+def leftovers(temporary: Path) -> list[str]:
+    """What a playground left: files in its directory, and processes that know of it."""
+    found = [str(path) for path in temporary.iterdir()]
+    for directory in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if directory.name != str(os.getpid()) and str(temporary).encode() in b"".join(
+                (directory / name).read_bytes() for name in ("cmdline", "environ")
+            ):
+                found.append((directory / "cmdline").read_text())
+    return found
+
+
+async def finished(temporary: Path, *words: str) -> tuple[int, str, str]:
+    """Exit code, output and errors of a run to its end."""
+    process = await start(temporary, *words)
+    async with asyncio.timeout(TIMEOUT_S):
+        out, errors = await process.communicate()
+    assert process.returncode is not None
+    return process.returncode, out.decode(), errors.decode()
+
+
+async def kubectl(kubeconfig: str, *words: str, stdin: Any = None) -> str:
+    process = await asyncio.create_subprocess_exec(
+        str(KUBECTL), "--kubeconfig", kubeconfig, *words,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    async with asyncio.timeout(TIMEOUT_S):
+        out, _ = await process.communicate(json.dumps(stdin).encode() if stdin else b"")
+    assert process.returncode == 0, out.decode()
+    return out.decode()
+
+
+async def test_every_shipped_example_is_played_and_reported(temporary: Path) -> None:
+    machines = "a100x8,h100x8,h100x8"
+    code, out, errors = await finished(temporary, "--output", "json", "--machines", machines)
+    assert code == 0, errors
+    report = json.loads(out)
+    assert (report["apiVersion"], report["kind"]) == ("tangram/v1alpha1", "PlaygroundReport")
+    assert report["kubeconfig"] == ""
+    assert 0 < report["firstPodSeconds"] < report["totalSeconds"]
+    assert [node["name"] for node in report["nodes"]] == ["node-1", "node-2", "node-3"]
+    assert [len(node["gpus"]) for node in report["nodes"]] == [8, 8, 8]
+    steps = {step["file"][:2]: step["pods"] for step in report["steps"]}
+    count = {number: [len(pod["gpus"]) for pod in pods] for number, pods in steps.items()}
+    assert count == {
+        "01": [1], "02": [1], "03": [4], "04": [1, 1], "05": [1],
+        "06": [1, 1], "07": [1, 1], "08": [8], "09": [0],
+    }  # fmt: skip
+    assert {pod["phase"] for pods in steps.values() for pod in pods} <= {"Running", "Succeeded", "Pending"}
+    assert all(pod["why"] for pods in steps.values() for pod in pods)
+    (waits,) = steps["09"]
+    assert (waits["phase"], waits["node"]) == ("Pending", "")
+    assert "24 GPUs on 3 nodes" in waits["why"][0]
+    first, second = steps["04"]
+    assert first["gpus"] == second["gpus"]
+    products = {gpu["uuid"]: gpu["productName"] for node in report["nodes"] for gpu in node["gpus"]}
+    assert "H100" in products[steps["02"][0]["gpus"][0]]
+    holders = {gpu["uuid"]: gpu["holders"] for node in report["nodes"] for gpu in node["gpus"]}
+    assert holders[first["gpus"][0]] == ["shared-first", "shared-second"]
+    assert sum("eight-linked" in names for names in holders.values()) == 8
+    assert not leftovers(temporary)
+
+
+async def test_it_tells_a_person_and_stays_for_kubectl(temporary: Path) -> None:
+    example = ROOT / "deploy" / "examples"
+    words = ["--machines", "t4x4", "--scenario", str(example / "05-two-containers-one-claim.yaml")]
+    async with kept(temporary, *words) as (_, kubeconfig):
+        pod = json.loads(await kubectl(kubeconfig, "get", "pod", "two-containers", "-o", "json"))
+        assert pod["status"]["phase"] == "Running"
+        described = await kubectl(kubeconfig, "describe", "resourceclaim")
+        assert "Allocated" in described
+        log = await kubectl(kubeconfig, "logs", "two-containers", "-c", "first")
+        (uuids,) = re.findall(r"^TANGRAM_GPU_UUIDS=(GPU-\S+)$", log, re.MULTILINE)
+        assert uuids in described
+        assert len(re.findall(r"/dev/nvidia\d+", log)) == 1
+        assert str(temporary) not in log
+        assert "no GPU here" in await kubectl(kubeconfig, "logs", "two-containers", "-c", "without")
+        for number in ("04", "07"):
+            (path,) = example.glob(f"{number}-*.yaml")
+            await kubectl(kubeconfig, "apply", "-f", str(path))
+        await kubectl(kubeconfig, "rollout", "status", "deployment/gpu-deployment", "--timeout=30s")
+        await kubectl(kubeconfig, "wait", "--for=jsonpath={.status.phase}=Running", "pod/shared-second")
+        # All four are held; one that is given back goes to whoever waits.
+        (path,) = example.glob("06-*.yaml")
+        await kubectl(kubeconfig, "apply", "-f", str(path))
+        await kubectl(kubeconfig, "delete", "pod", "two-containers")
+        await kubectl(kubeconfig, "wait", "--for=condition=complete", "job/gpu-job", "--timeout=30s")
+        claims = json.loads(await kubectl(kubeconfig, "get", "resourceclaims", "-o", "json"))["items"]
+        assert len(claims) == 3
+
+
+async def test_ctrl_c_while_it_starts_leaves_nothing(temporary: Path) -> None:
+    process = await start(temporary)
+    assert process.stdout is not None
+    await process.stdout.readline()
+    async with asyncio.timeout(TIMEOUT_S):
+        while not list(temporary.glob("*/node-2.log")):  # noqa: ASYNC110, ASYNC240
+            await asyncio.sleep(0.01)  # a file of another process sends no event
+    await interrupted(process, temporary)
+
+
+async def test_a_bad_scenario_is_refused_before_anything_starts(temporary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: 7}")
+    code, out, errors = await finished(temporary, "--scenario", str(file))
+    assert (code, out) == (2, "")
+    assert errors.startswith(f"error: {file}, document 1: ")
+    assert "spec.containers: Invalid value" in errors
+    assert "Traceback" not in errors
+
+
+async def test_a_pod_that_cannot_run_here_fails_the_play(temporary: Path, tmp_path: Path) -> None:
+    file = tmp_path / "image.yaml"
+    file.write_text(
+        "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: b}]}"
+    )
+    code, out, _ = await finished(temporary, "--machines", "t4x4", "--scenario", str(file))
+    assert code == 3
+    assert "p: Failed on node-1" in out
+    assert "containers[a].command: the playground pulls no images" in out
+    assert not leftovers(temporary)
+
+
+async def test_an_unknown_machine_is_refused(temporary: Path) -> None:
+    code, _, errors = await finished(temporary, "--machines", "a100x8,abacus")
+    assert code == 2
+    assert "there is no machine abacus" in errors
+    assert "h100x8" in errors

@@ -1,0 +1,28 @@
+"""The playground has what the chart installs and its documents say."""
+
+import re
+from pathlib import Path
+
+import pytest
+from tests.unit.deploy.conftest import rendering
+
+from tangram.cli.main import main
+from tangram.playground.cluster import gpu_class
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_its_device_class_is_that_of_the_chart() -> None:
+    made = gpu_class()
+    shipped = rendering("default").one("DeviceClass", made["metadata"]["name"])
+    assert made["spec"] == shipped["spec"]
+
+
+def test_documented_options_are_options(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["playground", "--help"])
+    shown = capsys.readouterr().out
+    for path in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
+        for command in re.findall(r"^\./hack/try .*$", path.read_text(encoding="utf-8"), re.MULTILINE):
+            for option in re.findall(r"--[a-z]+", command):
+                assert option in shown, f"{path.name}: {command}"

@@ -1,0 +1,64 @@
+"""Scenario files: good ones are read, bad ones refused by file and document."""
+
+from pathlib import Path
+
+import pytest
+
+from tangram.base.errors import InvalidObjectError
+from tangram.playground.scenario import load_all, shipped_examples
+
+POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
+JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\n"
+
+
+def test_the_shipped_examples_are_good() -> None:
+    scenarios = load_all(shipped_examples())
+    assert [scenario.name[:2] for scenario in scenarios] == [f"0{number}" for number in range(1, 10)]
+    assert [scenario.pods for scenario in scenarios] == [1, 1, 1, 2, 1, 2, 2, 1, 1]
+    assert scenarios[2].about == "Four GPUs of which each is linked to each other by NVLink"
+
+
+def test_nulls_are_as_absent(tmp_path: Path) -> None:
+    file = tmp_path / "nulls.yaml"
+    file.write_text(f"{POD}spec: null\n---\n---\n{JOB}spec: {{completions: null, template: {{spec: {{}}}}}}")
+    (scenario,) = load_all([file])
+    assert scenario.pods == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "has no object"),
+        ("a: [", "document 1: is not YAML"),
+        ("a: \x00", "is not YAML"),
+        (f"{POD}---\n- 1", "document 2: is not an object"),
+        (f"{POD}---\nkind: Pod", "document 2: metadata: is not an object"),
+        (f"{POD}spec: []", "document 1: spec: is not an object"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: 7}", "document 1: metadata.name"),
+        ("apiVersion: v1\nkind: Pod\nmetadata: {name: A_b}", "document 1: "),
+        ("apiVersion: [v1]\nkind: {}\nmetadata: {name: s}", "document 1: {} of ['v1'] is not known"),
+        (f"{POD}---\n{POD}", 'document 2: pods "p" already exists'),
+        ("apiVersion: v1\nkind: Secret\nmetadata: {name: s}", "document 1: Secret of v1 is not known"),
+        (f"{POD}spec: {{containers: 7}}", "spec.containers: Invalid value"),
+        (f"{POD}spec: {{containers: [{{name: ../x}}]}}", "spec.containers[0].name: Invalid value"),
+        (f"{POD}spec: {{containers: [{{name: a}}, {{name: a}}]}}", "spec.containers: Duplicate value"),
+        (f"{POD}spec: {{containers: [{{name: a, command: sh}}]}}", "spec.containers[0].command"),
+        (f"{POD}spec: {{resourceClaims: [{{}}]}}", "spec.resourceClaims[0]: Invalid value"),
+        (JOB, "document 1: "),
+        (f"{JOB}spec: {{completions: many, template: {{spec: {{}}}}}}", "spec.completions: Invalid value"),
+        (f"{JOB}spec: {{completions: 1000000, template: {{spec: {{}}}}}}", "spec.completions: Invalid value"),
+    ],
+)
+def test_a_bad_document_is_named(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidObjectError) as caught:
+        load_all([file])
+    assert str(caught.value).startswith(str(file))
+    assert message in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidObjectError, match=r"none\.yaml: cannot be read"):
+        load_all([tmp_path / "none.yaml"])
