@@ -88,10 +88,16 @@ def wire_device(device: PublishedDevice) -> dict[str, Any]:
 
 
 def slices(
-    node: str, of: Machine, *, allocator: Allocator = "controller", generation: int = 1
+    node: str,
+    of: Machine,
+    *,
+    allocator: Allocator = "controller",
+    generation: int = 1,
+    unhealthy: Iterable[int] = (),
 ) -> list[dict[str, Any]]:
-    """One ResourceSlice per GPU."""
-    devices = gpu_devices(of, allocator=allocator)
+    """One ResourceSlice per GPU; `unhealthy`: positions of GPUs."""
+    broken = frozenset(of.gpus[position].uuid for position in unhealthy)
+    devices = gpu_devices(of, allocator=allocator, unhealthy=broken)
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -117,9 +123,9 @@ def records(objects: Iterable[Mapping[str, Any]]) -> list[SliceRecord]:
     return [decode_slice(json.dumps(item).encode()) for item in objects]
 
 
-def node(name: str, of: Machine) -> NodeDevices:
+def node(name: str, of: Machine, *, unhealthy: Iterable[int] = ()) -> NodeDevices:
     """A node as the allocator sees it."""
-    devices = node_devices(name, records(slices(name, of)))
+    devices = node_devices(name, records(slices(name, of, unhealthy=unhealthy)))
     assert devices is not None
     return devices
 

@@ -1,6 +1,7 @@
 """Choosing devices for claims: pure functions over an immutable snapshot."""
 
 from tangram.allocation.devices import Device, DeviceId, NodeDevices
+from tangram.allocation.effort import Settings
 from tangram.allocation.engine import (
     BatchDecision,
     ClaimAllocation,
@@ -8,7 +9,6 @@ from tangram.allocation.engine import (
     Placement,
     PodDecision,
     ScoreTerms,
-    Settings,
     allocate,
 )
 from tangram.allocation.reasons import Code, NodeRefusal, Reasons, Refusal, summarize

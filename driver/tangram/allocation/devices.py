@@ -1,11 +1,11 @@
 """Devices as the allocator sees them: immutable, shared between snapshots, grouped by node."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from tangram.allocation.topology import Topology
+from tangram.api import DeviceFacts
 from tangram.cel import CelDevice
 
 
@@ -20,22 +20,21 @@ class DeviceId(NamedTuple):
 class Device:
     """One published device.
 
-    `cel` is what selectors of requests see; `guarded` what selectors of device classes see: the same device
-    with its `allocator` attribute as kube-scheduler would need it, so that the guard of our classes holds.
-    `attributes` maps fully qualified names (`domain/id`) to values, for constraints.
-    `memory_bytes` is None for unified memory; `nominal_gb` is the size the product is sold by.
+    `cel` is what selectors of requests and constraints see; `guarded` what selectors of device classes see:
+    the same device with its `allocator` attribute as kube-scheduler would need it, so that the guard of our
+    classes holds.
     """
 
     id: DeviceId
     cel: CelDevice
     guarded: CelDevice
-    attributes: Mapping[str, object]
-    uuid: str
-    product_name: str
-    gpu_type: str
-    memory_bytes: int | None
-    nominal_gb: int
+    facts: DeviceFacts
     healthy: bool
+
+    def attribute(self, name: str) -> object:
+        """The value of a fully qualified attribute (`domain/id`); None where the device has none."""
+        domain, _, id_ = name.rpartition("/")
+        return self.cel.attributes.get(domain, {}).get(id_)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -49,20 +48,16 @@ class NodeDevices:
     devices: tuple[Device, ...]
     topology: Topology
     incomplete: str = ""
-    index_of: Mapping[DeviceId, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "index_of", {device.id: index for index, device in enumerate(self.devices)})
 
     @cached_property
     def healthy_mask(self) -> int:
         """Bits of the devices that work."""
         return sum(1 << index for index, device in enumerate(self.devices) if device.healthy)
 
-    @property
-    def all_mask(self) -> int:
-        """Bits of all devices."""
-        return (1 << len(self.devices)) - 1
+    @cached_property
+    def sizes_gb(self) -> tuple[int, ...]:
+        """Nominal memory of each device."""
+        return tuple(device.facts.nominal_gb for device in self.devices)
 
 
 def members(mask: int) -> tuple[int, ...]:

@@ -10,20 +10,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tangram.allocation.devices import DeviceId, NodeDevices, members
-from tangram.allocation.eligibility import Eligibility, SelectorError, eligibility
+from tangram.allocation.effort import Effort, Settings
+from tangram.allocation.eligibility import SelectorError
+from tangram.allocation.feasibility import Fit, fit
 from tangram.allocation.reasons import Code, NodeRefusal, Reasons, Refusal
-from tangram.allocation.requests import Batch, ClaimKey, ClaimRequest, DeviceRequest, PodKey, PodRequest
-from tangram.allocation.search import Choice, Slot, Values, best_choice
+from tangram.allocation.requests import Batch, ClaimKey, PodKey, PodRequest
 from tangram.allocation.snapshot import Snapshot
 from tangram.allocation.statistics import Statistics
 from tangram.allocation.topology import Rest
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """`search_steps`: devices tried per node and pod before the search settles for the best set so far."""
-
-    search_steps: int = 50_000
 
 
 class ScoreTerms(NamedTuple):
@@ -132,16 +126,17 @@ def _after(state: Snapshot, pod: PodRequest, placement: Placement) -> Snapshot:
 class _Candidate(NamedTuple):
     terms: ScoreTerms
     node: NodeDevices
-    choice: Choice
+    fit: Fit
 
 
 def _decide(snapshot: Snapshot, pod: PodRequest, settings: Settings) -> PodDecision:
     best: _Candidate | None = None
     second: _Candidate | None = None
     refusals: list[NodeRefusal] = []
+    effort = Effort(settings)
     try:
         for name in sorted(snapshot.nodes):
-            outcome = _on_node(snapshot, snapshot.nodes[name], pod, settings)
+            outcome = _on_node(snapshot, snapshot.nodes[name], pod, effort)
             if isinstance(outcome, NodeRefusal):
                 refusals.append(outcome)
             elif best is None or outcome.terms > best.terms:
@@ -155,7 +150,7 @@ def _decide(snapshot: Snapshot, pod: PodRequest, settings: Settings) -> PodDecis
         return PodDecision(pod=pod.key, placement=None, reasons=reasons)
     placement = Placement(
         node=best.node.node,
-        claims=tuple(_claim_allocations(best.node, pod.claims, best.choice)),
+        claims=tuple(_claim_allocations(best.node, pod, best.fit)),
         terms=best.terms,
         runner_up=(second.node.node, second.terms) if second else None,
     )
@@ -163,31 +158,16 @@ def _decide(snapshot: Snapshot, pod: PodRequest, settings: Settings) -> PodDecis
 
 
 def _on_node(
-    snapshot: Snapshot, node: NodeDevices, pod: PodRequest, settings: Settings
+    snapshot: Snapshot, node: NodeDevices, pod: PodRequest, effort: Effort
 ) -> _Candidate | NodeRefusal:
-    count = len(node.devices)
     whole = _whole_node_refusal(snapshot, node, pod)
     if whole is not None:
-        return NodeRefusal(name=node.node, device_count=count, node=whole)
-    free = snapshot.free_mask(node)
-    slots: list[Slot] = []
-    constraints: list[Values] = []
-    for claim in pod.claims:
-        first = len(constraints)
-        constraints += [_values(node, constraint.attribute) for constraint in claim.constraints]
-        for request in claim.requests:
-            eligible = eligibility(node, request)
-            candidates = eligible.mask & free
-            if candidates.bit_count() < request.count:
-                return _too_few(node, request, eligible, free)
-            covering = tuple(
-                first + i for i, constraint in enumerate(claim.constraints) if constraint.covers(request.name)
-            )
-            slots.append(Slot(candidates, request.count, request.linked_set_size, covering))
-    outcome = best_choice(node.topology, free, tuple(slots), tuple(constraints), settings.search_steps)
-    if outcome.choice is None:
-        return _no_set(snapshot, node, pod, slots, exhausted=outcome.exhausted)
-    return _Candidate(_terms(node, pod, free, outcome.choice), node, outcome.choice)
+        return NodeRefusal(name=node.node, device_count=len(node.devices), node=whole)
+    free = snapshot.free_mask(node) & node.healthy_mask
+    found = fit(node, free, pod.claims, effort)
+    return (
+        found if isinstance(found, NodeRefusal) else _Candidate(_terms(node, pod, free, found), node, found)
+    )
 
 
 def _whole_node_refusal(snapshot: Snapshot, node: NodeDevices, pod: PodRequest) -> Refusal | None:
@@ -205,95 +185,24 @@ def _whole_node_refusal(snapshot: Snapshot, node: NodeDevices, pod: PodRequest) 
     return None
 
 
-def _values(node: NodeDevices, attribute: str) -> Values:
-    """The attribute of each device as a small number. Type matters: 1, true and "1" are different values."""
-    numbers: dict[tuple[type, object], int] = {}
-    values = []
-    for device in node.devices:
-        value = device.attributes.get(attribute)
-        values.append(-1 if value is None else numbers.setdefault((type(value), value), len(numbers)))
-    return tuple(values)
-
-
-def _terms(node: NodeDevices, pod: PodRequest, free: int, choice: Choice) -> ScoreTerms:
-    taken = sum(choice.masks)
+def _terms(node: NodeDevices, pod: PodRequest, free: int, found: Fit) -> ScoreTerms:
+    taken = sum(mask for masks in found.masks for mask in masks)
     return ScoreTerms(
         preferred=bool(pod.preferred_node) and node.node == pod.preferred_node,
-        linked=choice.terms.linked,
-        spared_gb=-sum(node.devices[i].nominal_gb for i in members(taken)),
-        set_links=choice.terms.set_links,
-        ring_links=choice.terms.ring_links,
+        linked=found.terms.linked,
+        spared_gb=found.terms.spared_gb,
+        set_links=found.terms.set_links,
+        ring_links=found.terms.ring_links,
         fullness=-(free & ~taken).bit_count(),
-        rest=choice.terms.rest,
+        rest=found.terms.rest,
     )
 
 
-def _claim_allocations(
-    node: NodeDevices, claims: tuple[ClaimRequest, ...], choice: Choice
-) -> Iterable[ClaimAllocation]:
-    masks = iter(choice.masks)
-    for claim in claims:
+def _claim_allocations(node: NodeDevices, pod: PodRequest, found: Fit) -> Iterable[ClaimAllocation]:
+    for claim, masks in zip(pod.claims, found.masks, strict=True):
         results = [
             DeviceResult(request.name, node.devices[i].id)
-            for request in claim.requests
-            for i in members(next(masks))
+            for request, mask in zip(claim.requests, masks, strict=True)
+            for i in members(mask)
         ]
         yield ClaimAllocation(claim=claim.key, results=tuple(results))
-
-
-def _too_few(node: NodeDevices, request: DeviceRequest, eligible: Eligibility, free: int) -> NodeRefusal:
-    """Every device that does not come into question, with its reason; the rest is less than asked for."""
-    return NodeRefusal(
-        name=node.node,
-        device_count=len(node.devices),
-        request=request.name,
-        devices=tuple(_device_refusals(node, eligible, free)),
-        set_=Refusal(Code.TOO_FEW, f"request {request.name} needs {request.count}"),
-    )
-
-
-def _device_refusals(node: NodeDevices, eligible: Eligibility, free: int) -> Iterable[tuple[str, Refusal]]:
-    for index, device in enumerate(node.devices):
-        refusal = eligible.refusals[index]
-        if refusal is not None:
-            yield device.id.device, refusal
-        elif not free >> index & 1:
-            yield device.id.device, Refusal(Code.HELD, "in use by other claims")
-
-
-def _no_set(
-    snapshot: Snapshot, node: NodeDevices, pod: PodRequest, slots: list[Slot], *, exhausted: bool
-) -> NodeRefusal:
-    """Enough devices for each request alone, but no set of them satisfies everything."""
-    free = snapshot.free_mask(node)
-    requests = [(claim, request) for claim in pod.claims for request in claim.requests]
-    union = 0
-    for slot in slots:
-        union |= slot.candidates
-    needed = sum(slot.size for slot in slots)
-    # Explained by the request that is hardest to link, else by the first.
-    hardest = max(range(len(slots)), key=lambda i: (slots[i].linked_set_size, slots[i].size, -i))
-    claim, request = requests[hardest]
-    set_: Refusal
-    if exhausted:
-        set_ = Refusal(Code.BUDGET, "the search for a set ended before one was found")
-    elif union.bit_count() < needed:
-        set_ = Refusal(Code.TOO_FEW, f"the pod needs {needed}")
-    elif request.linked_set_size > 1:
-        largest = node.topology.largest_linked(slots[hardest].candidates)
-        set_ = Refusal(
-            Code.NOT_LINKED,
-            f"no {request.linked_set_size} of those are linked (largest free linked set: {largest})",
-        )
-    elif claim.constraints:
-        names = ", ".join(sorted({constraint.attribute for constraint in claim.constraints}))
-        set_ = Refusal(Code.CONSTRAINT, f"no {request.count} of those agree in {names}")
-    else:
-        set_ = Refusal(Code.TOO_FEW, f"no way to give each request its devices ({needed} in all)")
-    return NodeRefusal(
-        name=node.node,
-        device_count=len(node.devices),
-        request=request.name,
-        devices=tuple(_device_refusals(node, eligibility(node, request), free)),
-        set_=set_,
-    )

@@ -8,12 +8,13 @@ import msgspec
 
 from tangram import DRIVER_NAME
 from tangram.allocation import Device, DeviceId, NodeDevices, topology_of
+from tangram.api import DeviceFacts
 from tangram.base.errors import InvalidObjectError
 from tangram.cel import CelDevice
 from tangram.kube.client import decode
 from tangram.kube.objects import Device as WireDevice
 from tangram.kube.objects import DeviceAttribute, ResourceSlice
-from tangram.model.devices import GROUP_SIZES, STANDARD_DOMAIN, Version, pool_name
+from tangram.model.devices import GROUP_SIZES, STANDARD_DOMAIN, pool_name
 from tangram.model.product import nominal_gigabytes
 from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
@@ -90,17 +91,12 @@ def _own_device(pool: str, wire: WireDevice) -> OwnDevice | None:
             capacity=capacity,
             allow_multiple_allocations=bool(wire.allow_multiple_allocations),
         ),
-        attributes={
-            name if "/" in name else f"{DRIVER_NAME}/{name}": Version(value.text)
-            if isinstance(value, SemVer)
-            else value
-            for name, value in values.items()
-        },
-        uuid=str(values.get("uuid", "")),
-        product_name=product,
-        gpu_type=str(values.get("gpuType", "")),
-        memory_bytes=memory_bytes,
-        nominal_gb=nominal_gigabytes(product, memory_bytes),
+        facts=DeviceFacts(
+            memory_bytes=memory_bytes,
+            nominal_gb=nominal_gigabytes(product, memory_bytes),
+            gpu_type=str(values.get("gpuType", "")),
+            product_name=product,
+        ),
         healthy=values.get("healthy") is True,
     )
     ordinal = values.get("ordinal")

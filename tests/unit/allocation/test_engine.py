@@ -12,6 +12,7 @@ from tangram.allocation import (
     ClaimKey,
     ClaimRequest,
     Code,
+    DeviceId,
     DeviceRequest,
     Group,
     MatchAttribute,
@@ -27,6 +28,7 @@ from tangram.allocation import (
     summarize,
 )
 from tangram.cel import compile_expression
+from tangram.model.gpu import Machine
 
 A100 = machine(switch_links=12)
 DGX1 = machine("Tesla V100-SXM2-32GB", memory_gib=32, mesh=CUBE_MESH)
@@ -70,7 +72,12 @@ def chosen(state: Snapshot, decision: PodDecision) -> tuple[str, tuple[int, ...]
     assert decision.placement is not None, summarize(decision.reasons)
     on = state.nodes[decision.placement.node]
     results = [result for c in decision.placement.claims for result in c.results]
-    return on.node, tuple(sorted(on.index_of[result.device] for result in results))
+    index_of = positions(on)
+    return on.node, tuple(sorted(index_of[result.device] for result in results))
+
+
+def positions(on: NodeDevices) -> dict[DeviceId, int]:
+    return {device.id: index for index, device in enumerate(on.devices)}
 
 
 def place(state: Snapshot, *claims: ClaimRequest, **more: object) -> tuple[str, tuple[int, ...]]:
@@ -94,6 +101,16 @@ class TestNodeChoice:
     def test_a_small_demand_spares_the_big_gpus(self) -> None:
         state = snapshot(node("a", A100), node("t", T4), held={"a": (0, 1, 2, 3, 4, 5, 6)})
         assert place(state, claim("c", request()))[0] == "t"
+
+    def test_a_small_demand_spares_the_big_gpus_of_a_mixed_node(self) -> None:
+        a100, t4 = A100.gpus[:2], T4.gpus[2:]
+        mixed = Machine(gpus=(*a100, *t4), driver_version="570.86.15", cuda_driver_version="12.8")
+        assert place(snapshot(node("m", mixed)), claim("c", request()))[1] == (2,)
+
+    def test_broken_gpus_do_not_make_a_node_look_empty(self) -> None:
+        broken = node("a", A100, unhealthy=(2, 3, 4, 5, 6, 7))
+        state = snapshot(broken, node("b", A100), held={"b": (0, 1, 2)})
+        assert place(state, claim("c", request()))[0] == "a"
 
     def test_linked_gpus_are_preferred_across_nodes(self) -> None:
         state = snapshot(node("a", A100), node("t", T4))
@@ -172,6 +189,8 @@ class TestSetChoice:
 
     def test_eight_gpus_in_linked_sets_of_four(self) -> None:
         assert place(snapshot(node("d", DGX1)), claim("c", request(8, linked=4)))[1] == tuple(range(8))
+        state = snapshot(node("d", DGX1), held={"d": (7,)})
+        assert place(state, claim("c", request(4, linked=2)))[1] is not None
 
 
 class TestConstraints:
@@ -196,7 +215,7 @@ class TestConstraints:
         )
         decision = decide(snapshot(node("a", A100)), pod("p", c))[0]
         assert decision.placement is not None
-        index = node("a", A100).index_of
+        index = positions(node("a", A100))
         got = {r.request: set() for r in decision.placement.claims[0].results}  # type: dict[str, set[int]]
         for result in decision.placement.claims[0].results:
             got[result.request].add(index[result.device] // 4)
@@ -212,6 +231,88 @@ class TestReasons:
         assert "3 in use by other claims" in text
         assert "4 not selected by" in text
         assert "5 on a fit, but request gpu needs 6" in text
+
+    def test_a_linked_set_that_is_there_is_not_denied(self) -> None:
+        spoilt = machine(mesh={**CUBE_MESH, 7: {}})
+        text = refused(snapshot(node("d", spoilt)), claim("c", request(8, linked=4)))
+        assert text == "8 GPUs on 1 node: 8 on d fit, but there are no 2 linked sets of 4 among those"
+
+    def test_more_than_a_node_has_is_said_without_a_search(self) -> None:
+        one_by_one = [request(name=f"r{i}") for i in range(32)]
+        text = refused(snapshot(node("a", A100)), claim("c", *one_by_one))
+        assert text == "8 GPUs on 1 node: 8 on a fit, but the pod needs 32"
+
+    def test_requests_that_fit_alone_but_not_together(self) -> None:
+        two = 'device.attributes["gpu.resource.admin"].ordinal < 2'
+        x, y = claim("x", request(2, name="x", selector=two)), claim("y", request(name="y", selector=two))
+        text = refused(snapshot(node("a", A100)), x, y)
+        assert "2 on a fit, but the pod needs 3" in text
+        z = claim("z", request(name="z", selector='device.attributes["gpu.resource.admin"].ordinal > 1'))
+        text = refused(snapshot(node("a", A100)), x, y, z)
+        assert "8 on a fit, but no way to give each request of the pod its devices" in text
+
+    def test_linking_is_not_blamed_for_another_request(self) -> None:
+        """Four linked GPUs are there, but the other request takes one of them."""
+        first = 'device.attributes["gpu.resource.admin"].ordinal == 0'
+        state = snapshot(node("d", DGX1), held={"d": (4,)})
+        text = refused(
+            state,
+            claim("x", request(4, name="quad", linked=4)),
+            claim("y", request(name="one", selector=first)),
+        )
+        assert "7 on d fit, but no way to give each request of the pod its devices" in text
+
+    def test_a_constraint_is_named_only_for_the_requests_it_covers(self) -> None:
+        numa = MatchAttribute(attribute="resource.kubernetes.io/numaNode", requests=frozenset({"x"}))
+        pcie = MatchAttribute(attribute="resource.kubernetes.io/pcieRoot", requests=frozenset({"y"}))
+        c = ClaimRequest(
+            key=ClaimKey("default", "c", "c"),
+            requests=(request(2, name="x"), request(2, name="y")),
+            constraints=(numa, pcie),
+        )
+        text = refused(snapshot(node("a", A100)), c)
+        assert "8 on a fit, but no 2 of those agree in resource.kubernetes.io/pcieRoot" in text
+
+    def test_a_constraint_across_requests(self) -> None:
+        state = snapshot(node("a", A100), held={"a": (3, 7)})
+        c = claim("c", request(2, name="x"), request(2, name="y"), match="resource.kubernetes.io/numaNode")
+        text = refused(state, c)
+        assert "2 in use by other claims" in text
+        assert "6 on a fit, but no set for all requests of a claim agrees in resource.kubernetes.io" in text
+
+    def test_of_several_requests_each_refusal_names_its_own(self) -> None:
+        big = 'device.capacity["gpu.resource.admin"].memory.compareTo(quantity("40Gi")) >= 0'
+        state = snapshot(node("t", T4), node("a", A100), held={"a": (0, 1, 2, 3, 4, 5, 6, 7)})
+        text = refused(state, claim("c", request(name="small"), request(name="big", selector=big)))
+        assert "8 in use by other claims" in text
+        assert '4 not selected by device.capacity["gpu.resource.admin"].memory' in text
+        assert ">= 0 (request big)" in text
+
+    def test_many_nodes_make_one_part(self) -> None:
+        nodes = [node(f"n{i}", A100) for i in range(9)]
+        held = {f"n{i}": tuple(range(6)) for i in range(9)}
+        text = refused(snapshot(*nodes, held=held), claim("c", request(4)))
+        assert text == (
+            "72 GPUs on 9 nodes: 54 in use by other claims; "
+            "18 on 9 nodes fit, but request gpu needs 4 on one node"
+        )
+
+    def test_one_gpu_in_good_grammar(self) -> None:
+        state = snapshot(node("a", A100), held={"a": tuple(range(7))})
+        text = refused(state, claim("c", request(2)))
+        assert "1 on a fits, but request gpu needs 2" in text
+
+    def test_an_event_has_room_for_it(self) -> None:
+        unsuitable = {
+            f"n{i}": Refusal(
+                Code.NODE_UNSUITABLE, f"on nodes with the untolerated taint {i}{'x' * 300}:NoExecute"
+            )
+            for i in range(9)
+        }
+        state = snapshot(*(node(name, A100) for name in unsuitable))
+        text = refused(state, claim("c", request()), refused_nodes=unsuitable)
+        assert len(text.encode()) <= 1000
+        assert text.endswith("; 7 further causes")
 
     def test_no_gpu_at_all(self) -> None:
         assert refused(Snapshot(nodes={}), claim("c", request())) == (
@@ -229,6 +330,62 @@ class TestReasons:
         assert "noSuchThing" in text
         assert "no such key" in text
         assert "has(" in text
+
+
+class TestEffort:
+    """Anybody may write a claim; what it costs to decide is bounded, and the bound ends in a reason."""
+
+    DEAR = "[" + ", ".join(["1"] * 300) + "].all(x, [" + ", ".join(["1"] * 400) + "].all(y, x == y))"
+
+    def test_a_dear_selector_on_equal_devices_is_evaluated_once(self) -> None:
+        state = snapshot(*(node(f"n{i}", A100) for i in range(50)))
+        assert place(state, claim("c", request(selector=self.DEAR)))[0] == "n0"
+
+    def test_a_dear_selector_on_different_devices_ends(self) -> None:
+        selector = f'{self.DEAR} && device.attributes["gpu.resource.admin"].ordinal >= 0'
+        text = refused(snapshot(node("a", A100)), claim("c", request(selector=selector)))
+        assert text.startswith("the selectors of request gpu cost too much to evaluate on so many different")
+
+    def test_many_cheap_selectors_end_as_well(self) -> None:
+        requests = [
+            DeviceRequest(
+                name=f"r{i}",
+                count=1,
+                class_name="gpu.resource.admin",
+                selectors=tuple(compile_expression(f"{i} >= 0 && {j} >= 0") for j in range(32)),
+            )
+            for i in range(8)
+        ]
+        state = snapshot(node("a", A100), node("b", A100))
+        batch = (Group(pods=(pod("p", claim("c", *requests)),)),)
+        assert allocate(state, batch, Settings(), Statistics()).pods[0].placement is not None
+        (decision,) = allocate(state, batch, Settings(selector_units=3_000), Statistics()).pods
+        assert decision.placement is None
+        assert "cost too much to evaluate" in summarize(decision.reasons)
+
+    def test_what_caches_know_does_not_matter(self) -> None:
+        selector = f'{self.DEAR} && device.attributes["gpu.resource.admin"].ordinal >= 0'
+        warm = node("a", A100)
+        first = refused(snapshot(warm), claim("c", request(selector=selector)))
+        again = refused(snapshot(warm), claim("c", request(selector=selector)))
+        assert first == again == refused(snapshot(node("a", A100)), claim("c", request(selector=selector)))
+
+    def test_irregular_links_and_many_nodes_end(self) -> None:
+        rng = random.Random(1)
+        nodes = []
+        for i in range(8):
+            mesh: dict[int, dict[int, int]] = {g: {} for g in range(16)}
+            for a, b in combinations(range(16), 2):
+                if rng.random() < 0.5:
+                    mesh[a][b] = mesh[b][a] = rng.randint(1, 4)
+            nodes.append(node(f"n{i}", machine(count=16, mesh=mesh, seed=str(i))))
+        assert len(place(snapshot(*nodes), claim("c", request(8)))[1]) == 8
+
+    def test_linked_sets_where_nothing_is_linked_end(self) -> None:
+        state = snapshot(*(node(f"n{i}", machine("Tesla T4", count=16, memory_gib=15)) for i in range(50)))
+        assert "no 4 of those are linked (largest free linked set: 1)" in refused(
+            state, claim("c", request(4, linked=4))
+        )
 
 
 class TestGroups:
