@@ -9,6 +9,9 @@ from dataclasses import dataclass
 
 from tangram.allocation.search import Node, Outcome, Slot, Values, best_choice
 
+Bill = tuple[tuple[Hashable, int], ...]
+"""Evaluations, each by what tells it from others, and their prices."""
+
 _FEWEST_STEPS = 200
 """For every further node once the steps are used up: enough to find some set, if not the best."""
 
@@ -35,6 +38,7 @@ class Effort:
         self._steps_left = settings.search_steps
         self._units_left = settings.selector_units
         self._paid: set[Hashable] = set()
+        self._bills: dict[int, Bill] = {}
         self._outcomes: dict[Hashable, Outcome] = {}
 
     def choice(self, node: Node, slots: tuple[Slot, ...], constraints: tuple[Values, ...]) -> Outcome:
@@ -53,8 +57,16 @@ class Effort:
         return self._units_left >= 0
 
     def pay(self, item: Hashable, units: int) -> bool:
-        """Pays for the evaluation of `item`, once."""
-        if item in self._paid:
-            return True
-        self._paid.add(item)
-        return self.spend(units)
+        """Pays for the evaluation of `item`, once; False if there is not so much left."""
+        if item not in self._paid:
+            self._paid.add(item)
+            self._units_left -= units
+        return self._units_left >= 0
+
+    def settle(self, bill: Bill) -> bool:
+        """Pays for all items of a bill; False if there is not so much left."""
+        if id(bill) not in self._bills:
+            self._bills[id(bill)] = bill  # alive, so that no other object gets its id
+            for item, units in bill:
+                self.pay(item, units)
+        return self._units_left >= 0

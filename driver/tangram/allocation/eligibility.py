@@ -5,11 +5,12 @@ node's devices are replaced as a whole when its slices change.
 """
 
 from collections.abc import Hashable
+from functools import lru_cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from tangram.allocation.devices import Device, NodeDevices
-from tangram.allocation.effort import Effort
+from tangram.allocation.effort import Bill, Effort
 from tangram.allocation.reasons import Code, Refusal
 from tangram.allocation.requests import DeviceRequest
 from tangram.base.errors import CelRuntimeError, TangramError
@@ -34,7 +35,7 @@ class Eligibility(NamedTuple):
     refusals: tuple[Refusal | None, ...]
     failure: SelectorError | None
     questions: int
-    bill: tuple[tuple[Hashable, int], ...]
+    bill: Bill
 
 
 _known: WeakKeyDictionary[NodeDevices, dict[Hashable, Eligibility]] = WeakKeyDictionary()
@@ -55,8 +56,8 @@ def eligibility(node: NodeDevices, request: DeviceRequest, effort: Effort) -> El
             known.clear()
         known[terms] = answer
     else:
-        paid = effort.spend(answer.questions)
-        if not all(effort.pay(item, cost) for item, cost in answer.bill) or not paid:
+        effort.spend(answer.questions)
+        if not effort.settle(answer.bill):
             raise _too_dear(request)
     if answer.failure is not None:
         raise answer.failure.with_traceback(None)
@@ -82,7 +83,8 @@ class _Judge:
                 break
             refusals.append(verdict)
         mask = sum(1 << index for index, refusal in enumerate(refusals) if refusal is None)
-        return Eligibility(mask, tuple(refusals), failure, self._questions, tuple(self._bill.items()))
+        bill = _interned(tuple(self._bill.items()))
+        return Eligibility(mask, tuple(refusals), failure, self._questions, bill)
 
     def _verdict(self, device: Device) -> Refusal | SelectorError | None:
         request = self._request
@@ -113,6 +115,12 @@ class _Judge:
         if not self._effort.spend(1) or not self._effort.pay(item, answer.cost):
             raise _too_dear(self._request)
         return answer.result
+
+
+@lru_cache(maxsize=1024)
+def _interned(bill: Bill) -> Bill:
+    """Equal bills as one object, which is quickly recognised: equal nodes have equal bills."""
+    return bill
 
 
 def _too_dear(request: DeviceRequest) -> SelectorError:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tangram.allocation.devices import DeviceId, NodeDevices, members
 from tangram.allocation.effort import Effort, Settings
 from tangram.allocation.eligibility import SelectorError
-from tangram.allocation.feasibility import Fit, fit
+from tangram.allocation.feasibility import Fit, Fitting
 from tangram.allocation.reasons import Code, NodeRefusal, Reasons, Refusal
 from tangram.allocation.requests import Batch, ClaimKey, PodKey, PodRequest
 from tangram.allocation.snapshot import Snapshot
@@ -133,10 +133,10 @@ def _decide(snapshot: Snapshot, pod: PodRequest, settings: Settings) -> PodDecis
     best: _Candidate | None = None
     second: _Candidate | None = None
     refusals: list[NodeRefusal] = []
-    effort = Effort(settings)
+    fitting = Fitting(pod.claims, Effort(settings))
     try:
         for name in sorted(snapshot.nodes):
-            outcome = _on_node(snapshot, snapshot.nodes[name], pod, effort)
+            outcome = _on_node(snapshot, snapshot.nodes[name], pod, fitting)
             if isinstance(outcome, NodeRefusal):
                 refusals.append(outcome)
             elif best is None or outcome.terms > best.terms:
@@ -158,16 +158,14 @@ def _decide(snapshot: Snapshot, pod: PodRequest, settings: Settings) -> PodDecis
 
 
 def _on_node(
-    snapshot: Snapshot, node: NodeDevices, pod: PodRequest, effort: Effort
+    snapshot: Snapshot, node: NodeDevices, pod: PodRequest, fitting: Fitting
 ) -> _Candidate | NodeRefusal:
     whole = _whole_node_refusal(snapshot, node, pod)
     if whole is not None:
         return NodeRefusal(name=node.node, device_count=len(node.devices), node=whole)
     free = snapshot.free_mask(node) & node.healthy_mask
-    found = fit(node, free, pod.claims, effort)
-    return (
-        found if isinstance(found, NodeRefusal) else _Candidate(_terms(node, pod, free, found), node, found)
-    )
+    found = fitting.on(node, free)
+    return found if isinstance(found, NodeRefusal) else _Candidate(_terms(node, pod, found), node, found)
 
 
 def _whole_node_refusal(snapshot: Snapshot, node: NodeDevices, pod: PodRequest) -> Refusal | None:
@@ -185,24 +183,25 @@ def _whole_node_refusal(snapshot: Snapshot, node: NodeDevices, pod: PodRequest) 
     return None
 
 
-def _terms(node: NodeDevices, pod: PodRequest, free: int, found: Fit) -> ScoreTerms:
-    taken = sum(mask for masks in found.masks for mask in masks)
+def _terms(node: NodeDevices, pod: PodRequest, found: Fit) -> ScoreTerms:
+    linked, spared_gb, set_links, ring_links, rest = found.terms
     return ScoreTerms(
         preferred=bool(pod.preferred_node) and node.node == pod.preferred_node,
-        linked=found.terms.linked,
-        spared_gb=found.terms.spared_gb,
-        set_links=found.terms.set_links,
-        ring_links=found.terms.ring_links,
-        fullness=-(free & ~taken).bit_count(),
-        rest=found.terms.rest,
+        linked=linked,
+        spared_gb=spared_gb,
+        set_links=set_links,
+        ring_links=ring_links,
+        fullness=-found.left,
+        rest=rest,
     )
 
 
 def _claim_allocations(node: NodeDevices, pod: PodRequest, found: Fit) -> Iterable[ClaimAllocation]:
-    for claim, masks in zip(pod.claims, found.masks, strict=True):
+    masks = iter(found.masks)
+    for claim in pod.claims:
         results = [
             DeviceResult(request.name, node.devices[i].id)
-            for request, mask in zip(claim.requests, masks, strict=True)
-            for i in members(mask)
+            for request in claim.requests
+            for i in members(next(masks))
         ]
         yield ClaimAllocation(claim=claim.key, results=tuple(results))

@@ -1,6 +1,6 @@
-"""Do the claims of a pod fit the free devices of one node: the best way to fit them, or why there is none."""
+"""Do the claims of a pod fit the free devices of a node: the best way to fit them, or why there is none."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tangram.allocation.devices import NodeDevices
@@ -8,154 +8,191 @@ from tangram.allocation.effort import Effort
 from tangram.allocation.eligibility import Eligibility, eligibility
 from tangram.allocation.reasons import Code, NodeRefusal, Refusal
 from tangram.allocation.requests import ClaimRequest, DeviceRequest
-from tangram.allocation.search import Node, SetTerms, Slot, Values
+from tangram.allocation.search import Node, Outcome, SetTerms, Slot, Values
 from tangram.model.semver import SemVer
 
 
 class Fit(NamedTuple):
-    """`masks`: the devices of each request of each claim."""
+    """`masks`: the devices of each request of the pod, claim by claim; `left`: how many stay free."""
 
     terms: SetTerms
-    masks: tuple[tuple[int, ...], ...]
+    masks: tuple[int, ...]
+    left: int
+
+
+class _Misfit(NamedTuple):
+    """Why not: `requests` (positions) cannot be given what they ask for together, because of `cause`."""
+
+    requests: tuple[int, ...]
+    cause: Refusal
 
 
 class _Request(NamedTuple):
-    claim: ClaimRequest
+    claim: int
     request: DeviceRequest
-    eligible: Eligibility
-    slots: tuple[Slot, ...]
+    constraints: tuple[int, ...]
 
 
-def fit(node: NodeDevices, free: int, claims: tuple[ClaimRequest, ...], effort: Effort) -> Fit | NodeRefusal:
-    """The best devices for all requests together. `free`: bits of healthy devices that nobody holds.
+class _Pod:
+    """The claims of a pod as one list of requests, with their constraints as positions of attributes."""
 
-    Raises SelectorError.
-    """
-    return _Fitting(node, free, claims, effort).run()
+    def __init__(self, claims: tuple[ClaimRequest, ...]) -> None:
+        self.attributes: list[str] = []
+        self.requests: list[_Request] = []
+        for number, claim in enumerate(claims):
+            first = len(self.attributes)
+            self.attributes += [constraint.attribute for constraint in claim.constraints]
+            for request in claim.requests:
+                covering = (first + i for i, c in enumerate(claim.constraints) if c.covers(request.name))
+                self.requests.append(_Request(number, request, tuple(covering)))
+        self.needed = sum(request.count for _, request, _ in self.requests)
+
+    def attributes_of(self, positions: Iterable[int]) -> str:
+        """The names of the attributes that these requests must agree in."""
+        indexes = {index for position in positions for index in self.requests[position].constraints}
+        return ", ".join(sorted({self.attributes[index] for index in indexes}))
 
 
-class _Fitting:
-    def __init__(
-        self, node: NodeDevices, free: int, claims: tuple[ClaimRequest, ...], effort: Effort
-    ) -> None:
-        self._node = node
-        self._free = free
-        self._claims = claims
+class Fitting:
+    """The claims of one pod, fitted on one node after the other. Nodes in one state are worked out once."""
+
+    def __init__(self, claims: tuple[ClaimRequest, ...], effort: Effort) -> None:
+        self._pod = _Pod(claims)
         self._effort = effort
-        self._shape = Node(node.topology, free, node.sizes_gb)
-        self._constraints: list[Values] = []
-        self._requests: list[_Request] = []
-        self._several = sum(len(claim.requests) for claim in claims) > 1
+        self._known: dict[_State, Fit | _Misfit] = {}
 
-    def run(self) -> Fit | NodeRefusal:
-        if (refusal := self._collect()) is not None:
-            return refusal
-        slots = [slot for request in self._requests for slot in request.slots]
-        outcome = self._effort.choice(self._shape, tuple(slots), tuple(self._constraints))
-        if outcome.choice is None:
-            return self._no_set(complete=outcome.complete)
-        masks = iter(outcome.choice.masks)
-        by_request = iter([sum(next(masks) for _ in request.slots) for request in self._requests])
-        return Fit(
-            outcome.choice.terms,
-            tuple(tuple(next(by_request) for _ in claim.requests) for claim in self._claims),
+    def on(self, node: NodeDevices, free: int) -> Fit | NodeRefusal:
+        """The best devices for all requests together. `free`: bits of healthy devices that nobody holds.
+
+        Raises SelectorError.
+        """
+        eligible: list[Eligibility] = []
+        count = 0
+        for _, request, _ in self._pod.requests:
+            eligible.append(eligibility(node, request, self._effort))
+            count += request.count
+            if count > free.bit_count():
+                break  # too many already, whatever the other requests may take
+        state = _State(
+            Node(node.topology, free, node.sizes_gb),
+            tuple([one.mask & free for one in eligible]),
+            tuple([_values(node, attribute) for attribute in self._pod.attributes]),
+        )
+        found = self._known.get(state)
+        if found is None:
+            found = self._known[state] = _Solution(self._pod, state, self._effort).find()
+        return found if isinstance(found, Fit) else self._refusal(node, free, eligible, found)
+
+    def _refusal(
+        self, node: NodeDevices, free: int, eligible: Sequence[Eligibility], misfit: _Misfit
+    ) -> NodeRefusal:
+        """Every device that none of the requests may take, with the reason of the first of them; the rest
+        does not do because of the cause."""
+        able = 0
+        for position in misfit.requests:
+            able |= eligible[position].mask
+        first = misfit.requests[0]
+        refusals = eligible[first].refusals
+        return NodeRefusal(
+            name=node.node,
+            device_count=len(node.devices),
+            request=self._pod.requests[first].request.name if len(self._pod.requests) > 1 else "",
+            devices=tuple(
+                (device.id.device, _HELD if able >> index & 1 else refusals[index] or _HELD)
+                for index, device in enumerate(node.devices)
+                if not able & free & 1 << index
+            ),
+            set_=misfit.cause,
         )
 
-    def _collect(self) -> NodeRefusal | None:
-        """Candidates of each request; a refusal where there are too few of them before any search."""
-        needed = sum(request.count for claim in self._claims for request in claim.requests)
-        union, count = 0, 0
-        for claim in self._claims:
-            first = len(self._constraints)
-            self._constraints += [_values(self._node, c.attribute) for c in claim.constraints]
-            for request in claim.requests:
-                eligible = eligibility(self._node, request, self._effort)
-                candidates = eligible.mask & self._free
-                covering = tuple(
-                    first + i
-                    for i, constraint in enumerate(claim.constraints)
-                    if constraint.covers(request.name)
-                )
-                slots = _slots(request, candidates, covering)
-                self._requests.append(_Request(claim, request, eligible, slots))
-                if candidates.bit_count() < request.count:
-                    return self._refusal(
-                        Refusal(Code.TOO_FEW, f"request {request.name} needs {request.count}"),
-                        self._requests[-1:],
-                    )
-                union |= candidates
-                count += request.count
-                if count > self._free.bit_count():
-                    break
-        if union.bit_count() < count:
-            return self._refusal(Refusal(Code.TOO_FEW, f"the pod needs {needed}"), self._requests)
-        return None
 
-    def _no_set(self, *, complete: bool) -> NodeRefusal:
+_HELD = Refusal(Code.HELD, "in use by other claims")
+
+
+class _State(NamedTuple):
+    """All that a solution depends on. `candidates`: of each request that was looked at; `values`: of each
+    constraint."""
+
+    node: Node
+    candidates: tuple[int, ...]
+    values: tuple[Values, ...]
+
+
+class _Solution:
+    def __init__(self, pod: _Pod, state: _State, effort: Effort) -> None:
+        self._pod = pod
+        self._state = state
+        self._effort = effort
+        self._slots = [
+            _slots(request, candidates, constraints)
+            for (_, request, constraints), candidates in zip(pod.requests, state.candidates, strict=False)
+        ]
+        self._all = tuple(range(len(self._slots)))
+
+    def find(self) -> Fit | _Misfit:
+        union, count = 0, 0
+        for position, candidates in enumerate(self._state.candidates):
+            request = self._pod.requests[position].request
+            if candidates.bit_count() < request.count:
+                text = f"request {request.name} needs {request.count}"
+                return _Misfit((position,), Refusal(Code.TOO_FEW, text))
+            union |= candidates
+            count += request.count
+        if union.bit_count() < count:
+            return _Misfit(self._all, Refusal(Code.TOO_FEW, f"the pod needs {self._pod.needed}"))
+        outcome = self._search(self._all)
+        if outcome.choice is None:
+            return self._misfit(complete=outcome.complete)
+        masks = iter(outcome.choice.masks)
+        by_request = tuple([sum(next(masks) for _ in slots) for slots in self._slots])
+        return Fit(outcome.choice.terms, by_request, (self._state.node.free & ~sum(by_request)).bit_count())
+
+    def _misfit(self, *, complete: bool) -> _Misfit:
         """Enough devices for each request alone, but no set of them satisfies everything: the smallest part
-        of the claims that fails by itself explains it."""
+        that fails by itself explains it."""
         if not complete:
             text = "the search for a set ended before one was found"
-            return self._refusal(Refusal(Code.BUDGET, text), self._requests)
-        for request in self._requests:
-            if not self._fits(request.slots):
-                return self._refusal(self._alone(request), [request])
-        for claim in self._claims:
-            if claim.constraints:
-                requests = [request for request in self._requests if request.claim is claim]
-                if not self._fits([slot for request in requests for slot in request.slots]):
-                    names = ", ".join(sorted({c.attribute for c in claim.constraints}))
-                    return self._refusal(
-                        Refusal(Code.CONSTRAINT, f"no set for all requests of a claim agrees in {names}"),
-                        requests,
-                    )
-        return self._refusal(
-            Refusal(Code.TOO_FEW, "no way to give each request of the pod its devices"), self._requests
-        )
+            return _Misfit(self._all, Refusal(Code.BUDGET, text))
+        for position in self._all:
+            if not self._fits((position,)):
+                return _Misfit((position,), self._alone(position))
+        for claim in range(self._pod.requests[-1].claim + 1):
+            together = tuple(i for i in self._all if self._pod.requests[i].claim == claim)
+            names = self._pod.attributes_of(together)
+            if names and not self._fits(together):
+                text = f"no set for all requests of a claim agrees in {names}"
+                return _Misfit(together, Refusal(Code.CONSTRAINT, text))
+        text = "no way to give each request of the pod its devices"
+        return _Misfit(self._all, Refusal(Code.TOO_FEW, text))
 
-    def _alone(self, one: _Request) -> Refusal:
-        """Why a request does not fit a node on which there is nothing else to fit."""
-        _, request, _, slots = one
-        size, candidates = request.linked_set_size, slots[0].candidates
-        if size > 1 and not self._fits([slot._replace(constraints=()) for slot in slots]):
-            largest, certain = self._node.topology.largest_linked(candidates)
+    def _alone(self, position: int) -> Refusal:
+        """Why a request does not fit even where there is nothing else to fit."""
+        request, slots = self._pod.requests[position].request, self._slots[position]
+        size = request.linked_set_size
+        if size > 1 and not self._fits((position,), constrained=False):
+            largest, certain = self._state.node.topology.largest_linked(slots[0].candidates)
+            if largest >= size:
+                return Refusal(
+                    Code.NOT_LINKED, f"there are no {len(slots)} linked sets of {size} among those"
+                )
             found = f"{largest}" if certain else f"{largest} or more"
-            if largest < size:
-                text = f"no {size} of those are linked (largest free linked set: {found})"
-            else:
-                text = f"there are no {len(slots)} linked sets of {size} among those"
-            return Refusal(Code.NOT_LINKED, text)
-        names = ", ".join(sorted({c.attribute for c in one.claim.constraints if c.covers(request.name)}))
+            return Refusal(
+                Code.NOT_LINKED, f"no {size} of those are linked (largest free linked set: {found})"
+            )
         linked = " linked" if size > 1 else ""
+        names = self._pod.attributes_of((position,))
         return Refusal(Code.CONSTRAINT, f"no {request.count}{linked} of those agree in {names}")
 
-    def _fits(self, slots: Iterable[Slot]) -> bool:
-        """False only if it is certain that these slots cannot be filled."""
-        outcome = self._effort.choice(self._shape, tuple(slots), tuple(self._constraints))
+    def _fits(self, positions: tuple[int, ...], *, constrained: bool = True) -> bool:
+        """False only if it is certain that these requests cannot be met."""
+        outcome = self._search(positions, constrained=constrained)
         return outcome.choice is not None or not outcome.complete
 
-    def _refusal(self, set_: Refusal, requests: list[_Request]) -> NodeRefusal:
-        """Every device that none of the requests may take, with the reason of the first; the rest does not do
-        because of `set_`."""
-        held = Refusal(Code.HELD, "in use by other claims")
-        eligible, candidates = 0, 0
-        for request in requests:
-            eligible |= request.eligible.mask
-            candidates |= request.eligible.mask & self._free
-        refused = tuple(
-            (device.id.device, held if eligible >> index & 1 else refusal or held)
-            for index, (device, refusal) in enumerate(
-                zip(self._node.devices, requests[0].eligible.refusals, strict=True)
-            )
-            if not candidates >> index & 1
-        )
-        return NodeRefusal(
-            name=self._node.node,
-            device_count=len(self._node.devices),
-            request=requests[0].request.name if self._several else "",
-            devices=refused,
-            set_=set_,
-        )
+    def _search(self, positions: tuple[int, ...], *, constrained: bool = True) -> Outcome:
+        slots = [slot for position in positions for slot in self._slots[position]]
+        if not constrained:
+            slots = [slot._replace(constraints=()) for slot in slots]
+        return self._effort.choice(self._state.node, tuple(slots), self._state.values)
 
 
 def _slots(request: DeviceRequest, candidates: int, constraints: tuple[int, ...]) -> tuple[Slot, ...]:

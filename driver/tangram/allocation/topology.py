@@ -65,7 +65,7 @@ class Topology:
             return 1
         if len(self.twins) <= _EXACT_RING:
             return 2  # there are few sets: most answers are known
-        return len(self.twins) ** 2 // 8 + 2 ** min(count, _EXACT_RING) // 2
+        return len(self.twins) * len(self.twins) // 8 + (1 << min(count, _EXACT_RING)) // 2
 
     def neighbours(self, position: int) -> int:
         """The mask of GPUs linked with this one."""
