@@ -2,11 +2,9 @@
 
 import json
 import os
-import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -175,19 +173,6 @@ class Cluster:
             return len(pods) >= 3 and len(conditions) == len(pods) and all(conditions)
 
         self.wait("Tangram's pods ready", ready, timeout_s=120)
-
-    @contextmanager
-    def paused(self, component: str) -> Iterator[None]:
-        """The process of a control plane component does nothing meanwhile."""
-        pids = [int(pid) for pid in run("pgrep", "-f", f"{component} .*{self.base_port[:3]}").split()]
-        assert pids, f"no process of {component}"
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            for pid in pids:
-                os.kill(pid, signal.SIGCONT)
 
 
 def run(*command: str, stdin: str = "", environment: dict[str, str] | None = None, check: bool = True) -> str:

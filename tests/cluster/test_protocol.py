@@ -44,11 +44,11 @@ def pod(name: str, template_name: str = "", *, cpu: str = "10m", **spec: Any) ->
 
 
 def allocated_node(cluster: Cluster, claim_of: str) -> str:
-    """The node that the only claim of a pod is allocated on; empty if it is not."""
+    """The node that a pod's first claim is allocated on; empty if it is not."""
     item = cluster.get("pod", claim_of)
-    if not item["status"].get("resourceClaimStatuses"):
+    if len(item["status"].get("resourceClaimStatuses", [])) < len(item["spec"]["resourceClaims"]):
         return ""
-    (claim,) = cluster.claims_of(item)
+    claim = cluster.claims_of(item)[0]
     allocation = claim.get("status", {}).get("allocation")
     if not allocation:
         return ""
@@ -58,16 +58,43 @@ def allocated_node(cluster: Cluster, claim_of: str) -> str:
 
 
 def test_a_veto_of_the_scheduler_leads_to_another_node(cluster: Cluster) -> None:
-    cluster.apply(template("gpu"))
-    with cluster.paused("kube-scheduler"):
-        cluster.apply(pod("wanted", "gpu", cpu="1500m"))
+    """The pod also needs a device that kube-scheduler allocates and that is not there yet: so its GPU is
+    allocated, and the pod not bound, while somebody fills the node."""
+    nic = "nic.example.com"
+    device_class = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": nic},
+        "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{nic}"'}}]},
+    }
+    nics = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": nic},
+        "spec": {
+            "driver": nic,
+            "allNodes": True,
+            "pool": {"name": nic, "generation": 1, "resourceSliceCount": 1},
+            "devices": [{"name": "nic-0"}],
+        },
+    }
+    other = template("nic")
+    other["spec"]["spec"]["devices"]["requests"][0]["exactly"]["deviceClassName"] = nic
+    wanted = pod("wanted", "gpu", cpu="1500m")
+    wanted["spec"]["resourceClaims"].append({"name": "nic", "resourceClaimTemplateName": "nic"})
+    try:
+        cluster.apply(device_class, template("gpu"), other, wanted)
         first = cluster.wait("an allocation", lambda: allocated_node(cluster, "wanted"))
-        # Somebody fills that node before the scheduler sees the pod.
         cluster.apply(pod("filler", cpu="1", nodeName=first))
         cluster.wait_phase("filler", "Running")
-    running = cluster.wait_phase("wanted", "Running", timeout_s=60)
-    assert running["spec"]["nodeName"] != first
-    assert allocated_node(cluster, "wanted") == running["spec"]["nodeName"]
+        cluster.apply(nics)
+        bound = cluster.wait(
+            "the pod to be bound", lambda: cluster.get("pod", "wanted")["spec"].get("nodeName")
+        )
+        assert bound != first
+        assert allocated_node(cluster, "wanted") == bound
+    finally:
+        cluster.kubectl("delete", f"resourceslice/{nic}", f"deviceclass/{nic}", "--ignore-not-found")
 
 
 def test_a_pod_that_names_its_node_runs(cluster: Cluster) -> None:

@@ -45,8 +45,11 @@ async def write_status(client: Patcher, claim: ResourceClaim, status: Mapping[st
 
 
 def deallocation() -> dict[str, None]:
-    """The status that frees a claim: all three fields in one write, as validation demands."""
-    return {"allocation": None, "reservedFor": None, "devices": None}
+    """The status that frees a claim: both fields in one write, as validation demands.
+
+    `devices` of a freed claim the API server removes itself; changing them is for the node's plugin alone.
+    """
+    return {"allocation": None, "reservedFor": None}
 
 
 async def _patch(
