@@ -172,7 +172,7 @@ def _whole_node_refusal(snapshot: Snapshot, node: NodeDevices, pod: PodRequest) 
     if refused := pod.refused_nodes.get(node.node):
         return refused
     if node.incomplete:
-        return Refusal(Code.POOL_INCOMPLETE, f"on nodes that are republishing ({node.incomplete})")
+        return Refusal(Code.POOL_INCOMPLETE, f"on nodes whose slices cannot be used ({node.incomplete})")
     free = snapshot.free_resources.get(node.node)
     if free is not None:
         short = sorted(

@@ -1,8 +1,9 @@
 """From ResourceSlices to the devices the allocator sees: newest complete generation of each node's pool."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
+from typing import TypeVar
 
 import msgspec
 
@@ -14,10 +15,15 @@ from tangram.cel import CelDevice
 from tangram.kube.client import decode
 from tangram.kube.objects import Device as WireDevice
 from tangram.kube.objects import DeviceAttribute, ResourceSlice
-from tangram.model.devices import GROUP_SIZES, STANDARD_DOMAIN, pool_name
+from tangram.model.devices import GROUP_SIZES, pool_name
 from tangram.model.product import nominal_gigabytes
 from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
+
+T = TypeVar("T")
+
+_MAXIMUM_GPUS = 64
+"""Of one node. There is no such machine; a pool that claims to be one is not worth a table of its links."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,7 +58,7 @@ def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
     pool = intern(spec.pool.name)
     try:
         devices = tuple(d for wire in spec.devices or () if (d := _own_device(pool, wire)) is not None)
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:  # no version, no quantity, or one beyond all reason
         raise InvalidObjectError(
             str(error), object_name=f"ResourceSlice {item.metadata.name}", field="spec.devices"
         ) from error
@@ -66,13 +72,17 @@ def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
 
 
 def _own_device(pool: str, wire: WireDevice) -> OwnDevice | None:
-    values = {intern(name): _value(attribute) for name, attribute in (wire.attributes or {}).items()}
+    values = {
+        intern(name): value
+        for name, attribute in (wire.attributes or {}).items()
+        if (value := _value(attribute)) is not None  # of a kind that this version does not know
+    }
     if values.get("type") != "gpu" or values.get("allocator") != "controller":
         return None
     by_domain = _by_domain(values)
-    capacity = {
-        DRIVER_NAME: {intern(k): parse_quantity(str(c.value)) for k, c in (wire.capacity or {}).items()}
-    }
+    capacity = _by_domain(
+        {intern(name): parse_quantity(str(item.value)) for name, item in (wire.capacity or {}).items()}
+    )
     memory = capacity[DRIVER_NAME].get("memory")
     memory_bytes = int(memory) if memory is not None else None
     product = str(values.get("productName", ""))
@@ -120,9 +130,9 @@ def _value(attribute: DeviceAttribute) -> object:
     return None
 
 
-def _by_domain(values: Mapping[str, object]) -> dict[str, dict[str, object]]:
+def _by_domain(values: Mapping[str, T]) -> dict[str, dict[str, T]]:
     """CEL sees bare names under the driver's own domain."""
-    domains: dict[str, dict[str, object]] = {DRIVER_NAME: {}, STANDARD_DOMAIN: {}}
+    domains: dict[str, dict[str, T]] = {DRIVER_NAME: {}}
     for name, value in values.items():
         domain, _, bare = name.rpartition("/")
         domains.setdefault(domain or DRIVER_NAME, {})[bare] = value
@@ -130,30 +140,42 @@ def _by_domain(values: Mapping[str, object]) -> dict[str, dict[str, object]]:
 
 
 class Inventory:
-    """All pools of our driver. `nodes` is what snapshots are made from; it is replaced, never changed."""
+    """All pools of our driver."""
 
     def __init__(self) -> None:
         self._slices: dict[str, dict[str, SliceRecord]] = {}
-        self.nodes: Mapping[str, NodeDevices] = {}
+        self._changed: set[str] = set()
+        self._nodes: dict[str, NodeDevices] = {}
 
     def update(self, name: str, old: SliceRecord | None, new: SliceRecord | None) -> None:
         """Takes one slice (by object name) in, out, or replaces it."""
-        touched: set[str] = set()
-        for record in (old, new):
-            if record is not None:
-                touched.add(record.node)
         if old is not None:
-            self._slices.get(old.node, {}).pop(name, None)
+            slices = self._slices.get(old.node, {})
+            slices.pop(name, None)
+            if not slices:
+                self._slices.pop(old.node, None)
+            self._changed.add(old.node)
         if new is not None:
             self._slices.setdefault(new.node, {})[name] = new
-        nodes = dict(self.nodes)
-        for node in touched:
-            devices = node_devices(node, self._slices.get(node, {}).values())
-            if devices is None:
-                nodes.pop(node, None)
-            else:
-                nodes[node] = devices
-        self.nodes = nodes
+            self._changed.add(new.node)
+
+    @property
+    def nodes(self) -> Mapping[str, NodeDevices]:
+        """What snapshots are made from: replaced when slices have changed, never changed itself.
+
+        A pool comes in many slices; it is put together once, when somebody asks.
+        """
+        if self._changed:
+            nodes = dict(self._nodes)
+            for node in self._changed:
+                devices = node_devices(node, self._slices.get(node, {}).values())
+                if devices is None:
+                    nodes.pop(node, None)
+                else:
+                    nodes[node] = devices
+            self._nodes = nodes
+            self._changed.clear()
+        return self._nodes
 
 
 def node_devices(node: str, records: Iterable[SliceRecord]) -> NodeDevices | None:
@@ -170,14 +192,9 @@ def node_devices(node: str, records: Iterable[SliceRecord]) -> NodeDevices | Non
     own = sorted((device for record in current for device in record.devices), key=lambda d: d.ordinal)
     if not own:
         return None
-    incomplete = ""
-    expected = max(record.slice_count for record in current)
-    if len(current) != expected:
-        incomplete = f"{len(current)} of {expected} slices are there"
-    elif [device.ordinal for device in own] != list(range(len(own))):
-        incomplete = "its devices do not agree on their order"
-    elif len({device.device.id for device in own}) != len(own):
-        incomplete = "a device name occurs twice"
+    incomplete = _incomplete(current, own)
+    if len(own) > _MAXIMUM_GPUS:
+        own = own[:_MAXIMUM_GPUS]
     return NodeDevices(
         node=node,
         devices=tuple(device.device for device in own),
@@ -187,3 +204,17 @@ def node_devices(node: str, records: Iterable[SliceRecord]) -> NodeDevices | Non
         ),
         incomplete=incomplete,
     )
+
+
+def _incomplete(current: Sequence[SliceRecord], own: Sequence[OwnDevice]) -> str:
+    """Why a pool must not be allocated from."""
+    expected = max(record.slice_count for record in current)
+    if len(current) != expected:
+        return f"{len(current)} of {expected} are there"
+    if len(own) > _MAXIMUM_GPUS:
+        return f"more than {_MAXIMUM_GPUS} GPUs"
+    if [device.ordinal for device in own] != list(range(len(own))):
+        return "its devices do not agree on their order"
+    if len({device.device.id for device in own}) != len(own):
+        return "a device name occurs twice"
+    return ""

@@ -67,19 +67,19 @@ def decode_pod(raw: msgspec.Raw | bytes) -> PodRecord:
 
 
 def claim_names(pod: Pod) -> tuple[tuple[ClaimName, ...], bool]:
-    """The names of the pod's claims, and whether all of them are known.
+    """The names of the pod's claims, each once, and whether all of them are known.
 
     A claim from a template has a name once the resource-claim controller has made it; an entry of the status
     without a name means that the pod needs no claim there (`core/v1` PodResourceClaimStatus).
     """
     statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
-    names: list[ClaimName] = []
+    generated: dict[str, bool] = {}
     complete = True
     for entry in pod.spec.resource_claims or ():
         if entry.resource_claim_name:
-            names.append(ClaimName(entry.resource_claim_name, False))
+            generated.setdefault(entry.resource_claim_name, False)
         elif (status := statuses.get(entry.name)) is None:
             complete = False
         elif status.resource_claim_name:
-            names.append(ClaimName(status.resource_claim_name, True))
-    return tuple(names), complete
+            generated[status.resource_claim_name] = True
+    return tuple(ClaimName(name, made) for name, made in generated.items()), complete

@@ -171,7 +171,7 @@ class TestAllocate:
         world.delete(last)
         action = world.decide("p")
         assert isinstance(action, Wait)
-        assert "republishing (7 of 8 slices are there)" in action.why
+        assert "whose slices cannot be used (7 of 8 are there)" in action.why
         world.put(last)
         assert node_of(world.decide("p")) == "n1"
 
