@@ -1,35 +1,45 @@
 """Keys to be worked on: each once, later on request, again after failure."""
 
 import asyncio
-import collections
 import heapq
 import itertools
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 from tangram.base.backoff import Backoff
 from tangram.base.clock import Clock
 
 K = TypeVar("K", bound=Hashable)
 
+_SAME_MOMENT_S = 0.001
+
 
 class WorkQueue(Generic[K]):
     """A queue in which a key stands at most once, and is worked on by one worker at a time.
 
     `add` during the work on a key hands it out once more after `done`. Every `get` needs one `done`. Delayed
-    keys need no task of their own: `get` wakes for them. Workers are stopped by cancelling them.
+    keys need no task of their own: `get` wakes for them. Workers are stopped by cancelling them. Of the keys
+    that are ready, the one with the smallest `order` comes first, then the one that was added first.
     """
 
-    def __init__(self, *, clock: Clock, initial_retry_s: float = 0.1, maximum_retry_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        initial_retry_s: float = 0.1,
+        maximum_retry_s: float = 30.0,
+        order: Callable[[K], Any] = lambda _key: 0,
+    ) -> None:
         self._clock = clock
+        self._key_order = order
         self._initial_retry_s = initial_retry_s
         self._maximum_retry_s = maximum_retry_s
-        self._ready: collections.deque[K] = collections.deque()
+        self._ready: list[tuple[Any, int, K]] = []
         self._queued: set[K] = set()
         self._working: set[K] = set()
         self._again: set[K] = set()
         self._due_s: dict[K, float] = {}
-        # Entries whose time differs from `_due_s` are void. The number keeps keys from being compared.
+        # Entries whose time differs from `_due_s` are void. The numbers keep keys from being compared.
         self._timers: list[tuple[float, int, K]] = []
         self._order = itertools.count()
         self._backoffs: dict[K, Backoff] = {}
@@ -45,7 +55,7 @@ class WorkQueue(Generic[K]):
             self._again.add(key)
         elif key not in self._queued:
             self._queued.add(key)
-            self._ready.append(key)
+            heapq.heappush(self._ready, (self._key_order(key), next(self._order), key))
             self._changed.set()
 
     def add_after(self, key: K, *, delay_s: float) -> None:
@@ -54,7 +64,8 @@ class WorkQueue(Generic[K]):
             self.add(key)
             return
         due_s = self._clock.monotonic_s() + delay_s
-        if due_s < self._due_s.get(key, float("inf")):
+        # The same moment, worked out again, may differ by a rounding error: that is no earlier one.
+        if due_s < self._due_s.get(key, float("inf")) - _SAME_MOMENT_S:
             self._due_s[key] = due_s
             heapq.heappush(self._timers, (due_s, next(self._order), key))
             self._changed.set()
@@ -72,11 +83,11 @@ class WorkQueue(Generic[K]):
         self._backoffs.pop(key, None)
 
     async def get(self) -> K:
-        """The next key, in the order in which they became ready; waits for one."""
+        """The next key; waits for one."""
         while True:
             self._promote()
             if self._ready:
-                key = self._ready.popleft()
+                _, _, key = heapq.heappop(self._ready)
                 self._queued.discard(key)
                 self._working.add(key)
                 if self._ready:

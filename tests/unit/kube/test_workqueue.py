@@ -37,6 +37,27 @@ async def test_first_in_first_out_and_each_once(queue: WorkQueue[str]) -> None:
     assert [await queue.get() for _ in range(3)] == ["a", "b", "c"]
 
 
+async def test_what_is_ready_comes_in_order(clock: FakeClock) -> None:
+    queue: WorkQueue[str] = WorkQueue(clock=clock, order=len)
+    for key in ("ccc", "bb", "a", "dd"):
+        queue.add(key)
+    assert [await queue.get() for _ in range(4)] == ["a", "bb", "dd", "ccc"]
+    queue.add_after("eeeee", delay_s=1)
+    queue.add_after("ffff", delay_s=2)
+    await clock.advance(2)
+    assert [await queue.get() for _ in range(2)] == ["ffff", "eeeee"]
+
+
+async def test_the_same_delay_asked_for_again_and_again_is_one_timer(
+    queue: WorkQueue[str], clock: FakeClock
+) -> None:
+    until_s = 600.1
+    for _ in range(1000):
+        queue.add_after("a", delay_s=until_s - clock.monotonic_s())
+        await clock.advance(0.1)
+    assert len(queue._timers) == 1
+
+
 async def test_key_added_during_its_work_comes_once_more_after_done(queue: WorkQueue[str]) -> None:
     queue.add("a")
     await queue.get()
