@@ -21,8 +21,8 @@ def machine_text(machine: Machine, description: MachineDescription) -> str:
 def _heading(machine: Machine) -> str:
     count = len(machine.gpus)
     return (
-        f"{count} GPU{'s' if count != 1 else ''} · driver {machine.driver_version or 'unknown'}"
-        f" · CUDA {machine.cuda_driver_version or 'unknown'}"
+        f"{count} GPU{'s' if count != 1 else ''}, driver {machine.driver_version or 'unknown'}"
+        f", CUDA {machine.cuda_driver_version or 'unknown'}"
     )
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 BUS_ID = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-9a-f]")
 """A PCI address as sysfs and the attribute `resource.kubernetes.io/pciBusID` write it: `0000:07:00.0`."""
-_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+PCIE_ROOT = re.compile(r"pci[0-9a-f]{4,8}:[0-9a-f]{2}")
+"""A PCIe root complex as sysfs and the attribute `resource.kubernetes.io/pcieRoot` write it: `pci0000:00`."""
 
 
 def normalize_bus_id(text: str) -> str | None:
@@ -41,7 +42,7 @@ class PciTree:
             path = (self._devices / bus_id).resolve(strict=True)
         except (OSError, RuntimeError):
             return None
-        return next((part for part in path.parts if _ROOT.fullmatch(part)), None)
+        return next((part for part in path.parts if PCIE_ROOT.fullmatch(part)), None)
 
     def numa_node(self, bus_id: str) -> int | None:
         """The NUMA node next to the device; None where the firmware names none (sysfs: -1)."""

@@ -40,7 +40,7 @@ class TestSimulated:
         description = load_machine(name)
         count = len(description.gpus)
         assert captured.out.startswith(
-            f"{count} GPU{'s' if count > 1 else ''} · driver 580.126.20 · CUDA 13.0\n"
+            f"{count} GPU{'s' if count > 1 else ''}, driver 580.126.20, CUDA 13.0\n"
         )
         for place in description.gpus:
             assert place.pci_bus_id is not None

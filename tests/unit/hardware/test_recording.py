@@ -60,6 +60,17 @@ def test_a_driver_that_tells_no_versions() -> None:
     assert replay(record(machine)) == machine
 
 
+def test_addresses_beyond_sixteen_bits_of_domain_and_capitals_in_a_uuid() -> None:
+    whole = shipped("a10-x1")
+    gpu = replace(
+        whole.gpus[0],
+        uuid=GpuUuid("GPU-8A0C1D6E-0F6C-4A1B-9D2E-5C3B7F1E2A90"),
+        pci_bus_id="10000:01:00.0",
+        pcie_root="pci10000:00",
+    )
+    assert replay(record(replace(whole, gpus=(gpu,)))) == replace(whole, gpus=(gpu,))
+
+
 def test_memory_is_rounded_down_to_mebibytes() -> None:
     whole = shipped("a10-x1")
     odd = replace(whole, gpus=(replace(whole.gpus[0], memory_bytes=23028 * 2**20 + 4096),))

@@ -10,7 +10,7 @@ from msgspec import Meta
 from tangram.base.errors import InvalidObjectError
 from tangram.hardware.machines.migtables import mig_tables
 from tangram.hardware.machines.schema import ApiVersion, Strict, Text, convert, did_you_mean
-from tangram.hardware.pci import BUS_ID
+from tangram.hardware.pci import BUS_ID, PCIE_ROOT
 from tangram.model.gpu import MigMode
 
 MAXIMUM_GPUS = 64
@@ -19,8 +19,7 @@ MAXIMUM_LINKS = 36
 SWITCH = "switch"
 """The key of `nvlinks` for links that end at the switch of the node."""
 
-_UUID = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_PCIE_ROOT = re.compile(r"pci[0-9a-f]{4}:[0-9a-f]{2}")
+_UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class GpuModel(Strict, frozen=True, kw_only=True):
@@ -152,7 +151,7 @@ class _Rules:
             self._fail(
                 f"{where}.uuid",
                 f"{gpu.uuid[:64]!r} is not a GPU UUID",
-                "write GPU- and a lower-case UUID, or leave it out to have it derived",
+                "write GPU- and a UUID, or leave it out to have it derived",
             )
         if gpu.pci_bus_id is not None and not BUS_ID.fullmatch(gpu.pci_bus_id):
             self._fail(
@@ -160,7 +159,7 @@ class _Rules:
                 f"{gpu.pci_bus_id[:64]!r} is not a PCI bus id",
                 "write it in lower case like 0000:07:00.0",
             )
-        if gpu.pcie_root is not None and not _PCIE_ROOT.fullmatch(gpu.pcie_root):
+        if gpu.pcie_root is not None and not PCIE_ROOT.fullmatch(gpu.pcie_root):
             self._fail(
                 f"{where}.pcieRoot", f"{gpu.pcie_root[:64]!r} is not a PCIe root", "write it like pci0000:00"
             )
