@@ -3,13 +3,15 @@
 kube-scheduler, where it allocates, does not know them; a controller may be older or wrong.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import combinations
 
 from tangram import DRIVER_NAME
 from tangram.api import DeviceFacts, GPUClaimParameters, decode_parameters, lower, merge
 from tangram.base.errors import ClaimNotPreparableError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.gpu import Gpu
+from tangram.model.links import LinkMatrix
 from tangram.model.product import gpu_type, nominal_gigabytes
 from tangram.node.inventory import Inventory
 from tangram.node.request import claim_label
@@ -19,27 +21,57 @@ def check_parameters(
     claim: ResourceClaim, results: Iterable[DeviceAllocationResult], inventory: Inventory
 ) -> None:
     """Raises InvalidObjectError for parameters that are wrong, ClaimNotPreparableError for a device that is
-    not what they ask for."""
+    not what they ask for, or devices that are not linked as they ask."""
     label = claim_label(claim)
     entries = _own_entries(claim)
     if not entries:
         return
     classes = _classes(claim)
     gpus = inventory.by_device()
+    by_request: dict[str, list[str]] = {}
     for result in results:
+        by_request.setdefault(result.request, []).append(result.device)
+    for request, devices in by_request.items():
         parameters = [
-            decoded for requests, decoded in entries if not requests or _names(result.request) & set(requests)
+            decoded for requests, decoded in entries if not requests or _names(request) & set(requests)
         ]
-        demand = lower(merge(*parameters), class_name=classes.get(result.request, ""), object_name=label)
-        gpu = gpus.get(result.device)
-        if gpu is None:
-            continue
-        if reason := demand.accepts(_facts(gpu)):
-            raise ClaimNotPreparableError(
-                f"{label}: device {result.device} is not what the parameters of request {result.request} ask"
-                f" for: {reason}",
-                next_step="where kube-scheduler allocates, ask by selectors: it does not read parameters",
-            )
+        demand = lower(merge(*parameters), class_name=classes.get(request, ""), object_name=label)
+        for device in devices:
+            gpu = gpus.get(device)
+            if gpu is not None and (reason := demand.accepts(_facts(gpu))):
+                raise _contradiction(label, f"device {device} is", request, reason)
+        size = demand.linked_set_size
+        if not _linked_sets([gpu for gpu in map(gpus.get, devices) if gpu], size=size, inventory=inventory):
+            what = f"the set of allocated devices ({len(devices)}) is"
+            raise _contradiction(label, what, request, f"fully linked sets of {size} (nvLinkPeers)")
+
+
+def _contradiction(label: str, what: str, request: str, reason: str) -> ClaimNotPreparableError:
+    return ClaimNotPreparableError(
+        f"{label}: {what} not what the parameters of request {request} ask for: {reason}",
+        next_step="where kube-scheduler allocates, ask by selectors: it does not read parameters",
+    )
+
+
+def _linked_sets(gpus: Sequence[Gpu], *, size: int, inventory: Inventory) -> bool:
+    """Whether the GPUs are so many sets of `size`, each GPU of a set linked with every other of it."""
+    if size == 1:
+        return True
+    ordinals = {gpu.uuid: ordinal for ordinal, gpu in enumerate(inventory.machine.gpus)}
+    return len(gpus) % size == 0 and _divides(
+        inventory.machine.links(), frozenset(ordinals[gpu.uuid] for gpu in gpus), size
+    )
+
+
+def _divides(matrix: LinkMatrix, ordinals: frozenset[int], size: int) -> bool:
+    if not ordinals:
+        return True
+    first = min(ordinals)
+    peers = sorted(ordinals & set(matrix.peers(first)))
+    return any(
+        matrix.fully_linked(others) and _divides(matrix, ordinals - {first, *others}, size)
+        for others in combinations(peers, size - 1)
+    )
 
 
 def _own_entries(claim: ResourceClaim) -> list[tuple[list[str], GPUClaimParameters]]:

@@ -475,6 +475,33 @@ async def test_parameters_of_a_subrequest(node: Node) -> None:
         )
 
 
+@pytest.mark.parametrize(
+    ("machine", "positions", "size", "linked"),
+    [
+        ("a100-sxm4-80gb-x8", [0], 4, False),
+        ("a100-sxm4-80gb-x8", [0, 1, 2, 3, 4, 5], 4, False),
+        ("a100-sxm4-80gb-x8", [0, 1, 2, 3], 4, True),
+        ("a100-sxm4-80gb-x8", [0, 1, 2, 3, 4, 5, 6, 7], 2, True),
+        ("t4-x4", [0, 1], 2, False),
+        ("t4-x4", [0, 1], 1, True),
+        ("dgx-1v", list(range(8)), 8, False),
+        ("dgx-1v", list(range(8)), 4, True),
+    ],
+)
+async def test_linked_sets_that_kube_scheduler_does_not_know_of(
+    tmp_path: Path, machine: str, positions: list[int], size: int, linked: bool
+) -> None:
+    node = Node(tmp_path, hardware=backend(machine))
+    devices = [node.devices[position] for position in positions]
+    claim = make_claim(devices, config=[config(nvLinkPeers=size)])
+    if linked:
+        await node.preparer.prepare(claim)
+        return
+    with pytest.raises(ClaimNotPreparableError, match=rf"\({len(devices)}\) .* sets of {size} \(nvLinkPeers"):
+        await node.preparer.prepare(claim)
+    assert node.files() == set()
+
+
 async def test_a_node_of_another_kind(tmp_path: Path) -> None:
     node = Node(tmp_path, hardware=backend("t4-x4"))
     held, _ = await node.preparer.prepare(make_claim(node.devices))
