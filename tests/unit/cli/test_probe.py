@@ -1,9 +1,11 @@
 """`tangram probe`: simulated machines, the stub of NVML in processes of their own, recordings, exit codes."""
 
 import json
+import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import msgspec
 import pynvml
 import pytest
+import structlog
 from tests.stub import nvmlstub
 
 from tangram.cli.main import main
@@ -29,6 +32,17 @@ Capture = pytest.CaptureFixture[str]
 def without_places(machine: Machine) -> Machine:
     """What is left where sysfs knows nothing of the GPUs."""
     return replace(machine, gpus=tuple(replace(gpu, pcie_root=None, numa_node=None) for gpu in machine.gpus))
+
+
+@pytest.fixture(autouse=True)
+def _logging_as_before() -> Iterator[None]:
+    """The command sets logging up for its process: to a stream that is closed after the test."""
+    config, root = structlog.get_config(), logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    structlog.configure(**config)
+    root.handlers[:] = handlers
+    root.setLevel(level)
 
 
 class TestSimulated:
