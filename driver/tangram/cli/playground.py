@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 _DESCRIPTION = """\
@@ -52,6 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    started_s = time.monotonic()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda *_: sys.exit(_EXIT_INTERRUPTED))
     from tangram.playground.app import Options, run  # noqa: PLC0415 - loads the API server's stand-in
@@ -65,6 +67,7 @@ def _run(arguments: argparse.Namespace) -> int:
             scenarios=load_all(paths),
             keep=arguments.keep,
             json=arguments.output == "json",
+            started_s=started_s,
             command=os.environ.get("TANGRAM_PLAYGROUND_COMMAND", "tangram playground"),
         )
     )

@@ -19,13 +19,15 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`machines` as of `parse_machines`; `command` is how the user called it, for what to type next."""
+    """`machines` as of `parse_machines`; `command` is how the user called it, for what to type next, and
+    `started_s` when (monotonic)."""
 
     machines: tuple[str, ...]
     scenarios: Sequence[Scenario]
     keep: bool
     json: bool
     command: str
+    started_s: float
 
 
 def run(options: Options) -> int:
@@ -34,7 +36,7 @@ def run(options: Options) -> int:
 
 
 async def _main(options: Options) -> int:
-    started_s = time.monotonic()
+    started_s = options.started_s
     teller = Teller(silent=options.json, colour=coloured(sys.stdout))
     teller.say(f"Starting a cluster of simulated machines: {', '.join(options.machines)}")
     async with running_cluster(options.machines) as cluster:

@@ -135,6 +135,9 @@ async def test_it_tells_a_person_and_stays_for_kubectl(temporary: Path) -> None:
     async with kept(temporary, *words) as (_, kubeconfig):
         pod = json.loads(await kubectl(kubeconfig, "get", "pod", "two-containers", "-o", "json"))
         assert pod["status"]["phase"] == "Running"
+        shown = await kubectl(kubeconfig, "get", "pods,resourceclaims,nodes,resourceslices", "-o", "wide")
+        assert re.search(r"pod/two-containers +3/3 +Running +0 +\d+s +node-1", shown), shown
+        assert re.search(r"two-containers-gpu-\w+ +allocated,reserved", shown), shown
         described = await kubectl(kubeconfig, "describe", "resourceclaim")
         assert "Allocated" in described
         log = await kubectl(kubeconfig, "logs", "two-containers", "-c", "first")

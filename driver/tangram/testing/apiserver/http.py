@@ -11,10 +11,11 @@ from typing import Any
 import msgspec
 from aiohttp import web
 
+from tangram.base.clock import Clock
 from tangram.base.errors import ApiError, ServerError
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.resources import EVENTS, PODS, Resource
-from tangram.testing.apiserver import coreevents, openapi, patches, routes
+from tangram.testing.apiserver import coreevents, openapi, patches, routes, tables
 from tangram.testing.apiserver.answers import bad_request, expired, no_such_path, status_object
 from tangram.testing.apiserver.catalog import Version
 from tangram.testing.apiserver.faults import Fault, Faults
@@ -52,13 +53,21 @@ class Handler:
     """Answers every request of a server."""
 
     def __init__(
-        self, *, store: Store, registry: Registry, watches: Watches, faults: Faults, version: Version
+        self,
+        *,
+        store: Store,
+        registry: Registry,
+        watches: Watches,
+        faults: Faults,
+        version: Version,
+        clock: Clock,
     ) -> None:
         self._store = store
         self._registry = registry
         self._watches = watches
         self._faults = faults
         self._version = version
+        self._clock = clock
         self.pod_logs: PodLogs | None = None
         self._snapshots: dict[str, tuple[str, list[Object]]] = {}
         self.requests: collections.deque[LoggedRequest] = collections.deque(maxlen=_MAX_REQUESTS_LOGGED)
@@ -129,12 +138,15 @@ class Handler:
     ) -> web.StreamResponse:
         if verb == "watch":
             return await self._watch(request, route)
+        as_table = _as_table(request, route)
         if verb == "list":
-            return _answer(self._list(route, request.query))
+            found = self._list(route, request.query)
+            return _answer(self._table(route, found["items"]) if as_table else found)
         if route.resource == PODS and route.subresource == "log" and self.pod_logs is not None:
             return await self._log(request, self.pod_logs(route.key, request.query))
         if verb == "get":
-            return _answer(self._registry.get(route.resource, route.key))
+            obj = self._registry.get(route.resource, route.key)
+            return _answer(self._table(route, [obj]) if as_table else obj)
         if verb == "create":
             if route.name:
                 raise no_such_path()
@@ -188,6 +200,10 @@ class Handler:
             "metadata": metadata,
             "items": shown,
         }
+
+    def _table(self, route: routes.Route, objects: list[Object]) -> Object:
+        version = str(self._store.version)
+        return tables.table(route.resource, objects, version=version, now=self._clock.now())
 
     def _core_events(self, namespace: str, query: Mapping[str, str]) -> Object:
         """Events as core/v1 has them, which is what kubectl asks for."""
@@ -248,8 +264,14 @@ class Handler:
             version=version,
             bookmarks=query.get("allowWatchBookmarks") == "true",
         )
+        if _as_table(request, route):
+            watch.shown = lambda obj: self._table(route, [obj])
         timeout_s = float(query.get("timeoutSeconds") or _DEFAULT_WATCH_S)
         return await self._watches.serve(request, watch, initial=initial, timeout_s=timeout_s)
+
+
+def _as_table(request: web.Request, route: routes.Route) -> bool:
+    return tables.wanted(request.headers.get("accept", "")) and tables.known(route.resource)
 
 
 def _verb(request: web.Request, route: routes.Route) -> str:

@@ -68,6 +68,7 @@ class FakeApiServer:
             watches=self.watches,
             faults=self.faults,
             version=release,
+            clock=clock,
         )
         self._runner: web.AppRunner | None = None
         self._port = 0

@@ -26,13 +26,17 @@ Step = bytes | Literal["bookmark", "end", "cut"]
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Watch:
-    """One stream. `script` is what it does next, before it sends further changes."""
+    """One stream. `script` is what it does next, before it sends further changes.
+
+    `shown` is the form in which it sends an object.
+    """
 
     resource: Resource
     namespace: str
     selects: Predicate
     version: int
     bookmarks: bool
+    shown: Callable[[Object], Object] = lambda obj: obj
     script: collections.deque[Step] = field(default_factory=collections.deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -84,7 +88,7 @@ class Watches:
         await response.prepare(request)
         send = response.write
         for obj in initial or []:
-            await send(_line("ADDED", obj))
+            await send(_line("ADDED", watch.shown(obj)))
         if initial is not None and watch.bookmarks:
             watch.script.append("bookmark")
         with self._registered(watch, timeout_s=timeout_s):
@@ -145,7 +149,7 @@ class Watches:
         reached, events = self._store.version, self._store.since(watch.resource, watch.version)
         for event in events:
             if said := watch.translate(event):
-                await send(_line(*said))
+                await send(_line(said[0], watch.shown(said[1])))
         watch.version = reached
 
 

@@ -1,0 +1,65 @@
+"""What `kubectl get` prints of the fake API server's objects."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from tangram.kube.resources import PODS, RESOURCE_CLAIMS
+from tangram.testing.apiserver import JOBS, tables
+
+NOW = datetime(2026, 1, 3, tzinfo=UTC)
+
+
+def row(resource: Any, **fields: Any) -> dict[str, Any]:
+    metadata = {"name": "x", "creationTimestamp": "2026-01-02T23:59:30Z", **fields.pop("metadata", {})}
+    made = tables.table(resource, [{"metadata": metadata, **fields}], version="7", now=NOW)
+    names = [column["name"] for column in made["columnDefinitions"]]
+    return dict(zip(names, made["rows"][0]["cells"], strict=True))
+
+
+@pytest.mark.parametrize(
+    ("status", "shown"),
+    [
+        ({}, "Unknown"),
+        ({"phase": "Pending"}, "ContainerCreating"),
+        ({"phase": "Running"}, "Running"),
+        ({"phase": "Succeeded"}, "Completed"),
+        ({"phase": "Failed", "reason": "NotInPlayground"}, "NotInPlayground"),
+    ],
+)
+def test_pods(status: dict[str, Any], shown: str) -> None:
+    spec = {"nodeName": "n", "containers": [{"name": "a"}, {"name": "b"}]}
+    ready = {"containerStatuses": [{"ready": True}]}
+    assert row(PODS, spec=spec, status={**ready, **status}) == {
+        "Name": "x", "Ready": "1/2", "Status": shown, "Restarts": "0", "Age": "30s", "Node": "n",
+    }  # fmt: skip
+
+
+def test_absent_fields() -> None:
+    assert row(PODS)["Ready"] == "0/0"
+    assert row(RESOURCE_CLAIMS)["State"] == "pending"
+    assert row(JOBS)["Completions"] == "0/1"
+
+
+@pytest.mark.parametrize(
+    ("created", "age"),
+    [
+        ("2026-01-02T23:58:01Z", "119s"),
+        ("2026-01-02T23:58:00Z", "2m"),
+        ("2026-01-02T12:00:00Z", "12h"),
+        ("2025-12-31T12:00:00Z", "2d"),
+        ("2027-01-01T00:00:00Z", "0s"),
+    ],
+)
+def test_age(created: str, age: str) -> None:
+    assert row(RESOURCE_CLAIMS, metadata={"creationTimestamp": created})["Age"] == age
+
+
+def test_only_who_asks_for_a_table_gets_one() -> None:
+    kubectl = (
+        "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1,application/json"
+    )
+    assert tables.wanted(kubectl)
+    assert not tables.wanted("application/json")
+    assert not tables.wanted("")
