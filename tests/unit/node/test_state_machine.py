@@ -29,6 +29,8 @@ class NodeMachine(RuleBasedStateMachine):
         self.node = Node(Path(self.directory.name), hardware=backend("t4-x4"), clock=self.clock)
         self.claims = Claims()
         self.reconciler: Reconciler = self.node.reconciler(self.claims)
+        self.monitors: dict[str, bool] = {}
+        """Whether a claim has admin access, as its held file said when it could be read last."""
 
     def teardown(self) -> None:
         self.loop.run_until_complete(self.loop.shutdown_default_executor())
@@ -126,7 +128,9 @@ class NodeMachine(RuleBasedStateMachine):
         given: dict[str, str] = {}
         for claim_uid in self.node.cdi.uids():
             held = self.node.store.load().claims.get(claim_uid)
-            if held is not None and any(device.admin_access for device in held.devices):
+            if held is not None:
+                self.monitors[claim_uid] = any(device.admin_access for device in held.devices)
+            if self.monitors[claim_uid]:
                 continue
             for gpu in self.node.cdi.gpus(claim_uid):
                 assert given.setdefault(gpu, claim_uid) == claim_uid
