@@ -207,12 +207,18 @@ class ClaimNotPreparableError(PrepareError):
 
 
 class DeviceHeldError(PrepareError):
-    """A device of the claim is held by another claim; retryable once that one is unprepared."""
+    """A device of the claim is held by another claim; retryable once that one is unprepared.
 
-    def __init__(self, cause: str, *, device: str, holder: str, next_step: str = "") -> None:
+    `holder` is `namespace/name` of that claim (its uid where no more is known), `holder_uid` its uid.
+    """
+
+    def __init__(
+        self, cause: str, *, device: str, holder: str, holder_uid: str = "", next_step: str = ""
+    ) -> None:
         super().__init__(cause, next_step=next_step)
         self.device = device
         self.holder = holder
+        self.holder_uid = holder_uid
 
 
 class StateError(TangramError):

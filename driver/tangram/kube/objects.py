@@ -281,8 +281,14 @@ class NodeSpec(_Object, frozen=True, kw_only=True):
     taints: list[Taint] | None = None
 
 
+class NodeCondition(_Object, frozen=True, kw_only=True):
+    type: str = ""
+    status: str = ""
+
+
 class NodeStatus(_Object, frozen=True, kw_only=True):
     allocatable: dict[str, str | int | float] | None = None
+    conditions: list[NodeCondition] | None = None
 
 
 class Node(_Object, frozen=True, kw_only=True):

@@ -103,7 +103,7 @@ class NodePlugin:
                 visible_root=Path(settings.driver_root_mount or settings.driver_root),
                 plugin_directory=directory,
             ),
-            changed=self._publish,
+            changed=self._changed,
             clock=clock,
             rescan_interval_s=settings.rescan_interval_s,
         )
@@ -124,6 +124,7 @@ class NodePlugin:
         )
         self._reconciler = Reconciler(
             pool=pool,
+            node_name=settings.node_name,
             store=self._store,
             cdi=self._cdi,
             preparer=self._preparer,
@@ -133,7 +134,13 @@ class NodePlugin:
         )
         self._plugin = KubeletPlugin(
             driver_name=DRIVER_NAME,
-            driver=NodeDriver(preparer=self._preparer, reporter=self._reporter, inventory=self._inventory),
+            driver=NodeDriver(
+                preparer=self._preparer,
+                reporter=self._reporter,
+                inventory=self._inventory,
+                lives=self._reconciler.lives,
+                clock=clock,
+            ),
             client=client,
             clock=clock,
             kubelet_directory=Path(settings.kubelet_dir),
@@ -210,6 +217,10 @@ class NodePlugin:
 
     def _inventory(self) -> Inventory | None:
         return self._discovery.inventory
+
+    def _changed(self, inventory: Inventory) -> None:
+        self._publish(inventory)
+        self._reconciler.ask()
 
     def _publish(self, inventory: Inventory) -> None:
         if self._one_slice is None:

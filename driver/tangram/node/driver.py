@@ -1,17 +1,30 @@
 """The driver that the kubelet plugin serves: prepares, then tells what came of it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
-from tangram.base.errors import TangramError
+from tangram.base.clock import Clock
+from tangram.base.errors import DeviceHeldError, KubeError, TangramError
+from tangram.base.logs import get_logger
 from tangram.kube.objects import ResourceClaim
 from tangram.kubeletplugin.driver import ClaimReference, PreparedDevice
+from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory
 from tangram.node.prepare import Preparer
 from tangram.node.report import Reporter
 
+_log = get_logger("node")
+
+FREED_WITHIN_S = 15.0
+"""How long a claim waits for a device whose holder is gone. The kubelet gives a call 45 s, but asks again
+only a minute or more after one that failed."""
+_LOOK_AGAIN_S = 0.5
+
 
 class NodeDriver:
-    """A `tangram.kubeletplugin.driver.Driver` for GPUs."""
+    """A `tangram.kubeletplugin.driver.Driver` for GPUs.
+
+    `lives` tells whether a claim exists and is still allocated on this node; it may raise KubeError.
+    """
 
     def __init__(
         self,
@@ -19,14 +32,18 @@ class NodeDriver:
         preparer: Preparer,
         reporter: Reporter,
         inventory: Callable[[], Inventory | None],
+        lives: Callable[[ClaimReference], Awaitable[bool]],
+        clock: Clock,
     ) -> None:
         self._preparer = preparer
         self._reporter = reporter
         self._inventory = inventory
+        self._lives = lives
+        self._clock = clock
 
     async def prepare(self, claim: ResourceClaim) -> Sequence[PreparedDevice]:
         try:
-            held, new = await self._preparer.prepare(claim)
+            held, new = await self._prepare_once_free(claim)
         except TangramError as error:
             self._reporter.failed(claim, error)
             raise
@@ -41,6 +58,28 @@ class NodeDriver:
             )
             for result in held.result or ()
         ]
+
+    async def _prepare_once_free(self, claim: ResourceClaim) -> tuple[HeldClaim, bool]:
+        deadline_s = self._clock.monotonic_s() + FREED_WITHIN_S
+        while True:
+            try:
+                return await self._preparer.prepare(claim)
+            except DeviceHeldError as error:
+                if self._clock.monotonic_s() >= deadline_s or not await self._ends(error):
+                    raise
+                _log.info("waits_for_device", device=error.device, holder=error.holder)
+            await self._clock.sleep(_LOOK_AGAIN_S)
+
+    async def _ends(self, error: DeviceHeldError) -> bool:
+        """Whether the holder is a claim that is gone, as that of a force-deleted pod is at once: the kubelet
+        unprepares it as soon as its containers have ended."""
+        namespace, _, name = error.holder.partition("/")
+        if not name:
+            return False
+        try:
+            return not await self._lives(ClaimReference(namespace=namespace, name=name, uid=error.holder_uid))
+        except KubeError:
+            return False
 
     async def unprepare(self, claim: ClaimReference) -> None:
         await self._preparer.unprepare(claim.uid)

@@ -5,16 +5,17 @@ API server for each claim that has a file here; one that cannot be read now is l
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine
 from typing import Any, Literal
 
 from tangram import DRIVER_NAME
-from tangram.base.clock import Clock
+from tangram.base.clock import Clock, within
 from tangram.base.errors import KubeError, NotFoundError, TangramError
 from tangram.base.logs import get_logger
 from tangram.kube.decoding import decode
-from tangram.kube.objects import ResourceClaim
-from tangram.kube.resources import RESOURCE_CLAIMS
+from tangram.kube.objects import Node, ResourceClaim
+from tangram.kube.resources import NODES, RESOURCE_CLAIMS
 from tangram.kubeletplugin.driver import ClaimReader, ClaimReference
 from tangram.node.cdifile import CdiFiles
 from tangram.node.held import HeldClaim, HeldStore
@@ -24,9 +25,14 @@ from tangram.node.prepare import Preparer
 _log = get_logger("node")
 
 INTERVAL_S = 60.0
-CONFIRM_AFTER_S = 30.0
-"""A claim must be gone for so long before what it holds is freed: a force-deleted pod's containers may still
-run for their grace period, and the kubelet unprepares by itself when they have ended."""
+CONFIRM_AFTER_S = 120.0
+"""A claim must be gone for so long, while the node is Ready, before what it holds is freed here.
+
+The kubelet unprepares by itself once the containers have ended; this is for claims that it has forgotten. A
+kubelet that is stopped ends nothing: the containers of a force-deleted pod run on until it is back. It takes
+the control plane some 50 s to notice (node-monitor-grace-period), hence the length.
+"""
+CONFIRM_INTERVAL_S = 30.0
 _READS_AT_ONCE = 8
 
 
@@ -45,6 +51,7 @@ class Reconciler:
         self,
         *,
         pool: str,
+        node_name: str,
         store: HeldStore,
         cdi: CdiFiles,
         preparer: Preparer,
@@ -53,6 +60,7 @@ class Reconciler:
         confirmed: Callable[[ResourceClaim, HeldClaim], None],
     ) -> None:
         self._pool = pool
+        self._node_name = node_name
         self._store = store
         self._cdi = cdi
         self._preparer = preparer
@@ -60,13 +68,22 @@ class Reconciler:
         self._clock = clock
         self._confirmed = confirmed
         self._gone_since_s: dict[str, float] = {}
+        self._asked = asyncio.Event()
         self._reads = asyncio.Semaphore(_READS_AT_ONCE)
 
     async def run(self) -> None:
-        """A pass at once and each minute until cancelled; sooner while a claim waits for its second look."""
+        """A pass at once and each minute until cancelled; sooner if asked, and while something is held for a
+        claim that is gone."""
         while True:
+            self._asked.clear()
             await self.pass_once()
-            await self._clock.sleep(CONFIRM_AFTER_S if self._gone_since_s else INTERVAL_S)
+            pause_s = CONFIRM_INTERVAL_S if self._gone_since_s else INTERVAL_S
+            with contextlib.suppress(TimeoutError):
+                await within(self._asked.wait(), seconds=pause_s, clock=self._clock)
+
+    def ask(self) -> None:
+        """Has `run` make a pass now: something has changed that users should hear of."""
+        self._asked.set()
 
     async def pass_once(self) -> None:
         """One whole pass. Raises nothing: what fails for a claim is logged and tried again."""
@@ -114,8 +131,12 @@ class Reconciler:
             await self._preparer.restore(held.uid)
             self._confirmed(claim, held)
             return
-        since_s = self._gone_since_s.setdefault(held.uid, self._clock.monotonic_s())
-        if self._clock.monotonic_s() - since_s < CONFIRM_AFTER_S:
+        now_s = self._clock.monotonic_s()
+        since_s = self._gone_since_s.setdefault(held.uid, now_s)
+        if not await self._node_ready():
+            self._gone_since_s[held.uid] = now_s
+            return
+        if now_s - since_s < CONFIRM_AFTER_S:
             return
         await self._preparer.unprepare(held.uid)
         del self._gone_since_s[held.uid]
@@ -136,6 +157,18 @@ class Reconciler:
             return
         RECONCILE_ACTIONS.labels(action).inc()
         _log.warning(f"orphan_{action}", uid=uid, claim=str(owner) if owner else "")
+
+    async def _node_ready(self) -> bool:
+        """Whether the kubelet works, as the control plane knows. Raises KubeError."""
+        try:
+            node = decode(await self._client.get(NODES, name=self._node_name), Node)
+        except NotFoundError:
+            return False
+        return any(each.type == "Ready" and each.status == "True" for each in node.status.conditions or ())
+
+    async def lives(self, reference: ClaimReference) -> bool:
+        """Whether the claim exists and is allocated on this node. Raises KubeError."""
+        return await self._read(reference) is not None
 
     async def _read(self, reference: ClaimReference) -> ResourceClaim | None:
         """The claim if it lives and is allocated here. Raises KubeError if that cannot be known now."""

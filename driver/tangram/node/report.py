@@ -24,6 +24,7 @@ from tangram.kube.objects import ResourceClaim
 from tangram.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from tangram.kube.workqueue import WorkQueue
 from tangram.kubeletplugin.driver import ClaimReference
+from tangram.model.gpu import GpuUuid
 from tangram.node.claimstatus import Entry, failed_entries, merged, prepared_entries
 from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory
@@ -51,16 +52,30 @@ class Reporter:
         self._node_name = node_name
         self._queue: WorkQueue[str] = WorkQueue(clock=clock)
         self._desired: dict[str, _Desired] = {}
+        self._ill: dict[str, str] = {}
         self._refusal_logged = False
 
     def prepared(
         self, claim: ResourceClaim, held: HeldClaim, inventory: Inventory | None, *, new: bool
     ) -> None:
-        """The claim is ready. An event says so only if it was not ready before."""
+        """The claim is prepared. An event says so if that is `new`, another when a GPU of it falls ill."""
         self._want(claim, prepared_entries(held, inventory, node_name=self._node_name))
         if new:
             names = ", ".join(f"{device.device} ({device.uuid})" for device in held.devices)
             self._emit(claim, reason="Prepared", note=f"prepared on node {self._node_name}: {names}")
+        unhealthy = inventory.unhealthy if inventory else {}
+        ill = "; ".join(
+            f"{device.device} ({device.uuid}): {cause}"
+            for device in held.devices
+            if (cause := unhealthy.get(GpuUuid(device.uuid)))
+        )
+        if ill and self._ill.get(held.uid) != ill:
+            note = f"unhealthy on node {self._node_name}: {ill}; delete the pod to have it placed elsewhere"
+            self._emit(claim, reason="GpuUnhealthy", note=note, kind="Warning")
+        if ill:
+            self._ill[held.uid] = ill
+        else:
+            self._ill.pop(held.uid, None)
 
     def failed(self, claim: ResourceClaim, error: TangramError) -> None:
         """The claim could not be prepared."""
@@ -70,6 +85,7 @@ class Reporter:
     def forget(self, uid: str) -> None:
         """The claim is unprepared: what is not written yet does not hold any more."""
         self._desired.pop(uid, None)
+        self._ill.pop(uid, None)
 
     def state_set_aside(self, *, uid: str, cause: str, path: str, owner: ClaimReference | None) -> None:
         """A held file could not be used; `owner` is whose it was, if that is known."""

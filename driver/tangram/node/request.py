@@ -152,6 +152,7 @@ def refuse_lost_hold(
                 f" {owner or 'a claim'} (uid {uid}), whose held state was lost",
                 device=device.device,
                 holder=f"{owner.namespace}/{owner.name}" if owner else uid,
+                holder_uid=uid,
                 next_step="the node plugin rebuilds or frees it within a minute; the kubelet tries again",
             )
 
@@ -172,6 +173,7 @@ def refuse_overlap(wanted: HeldClaim, others: Iterable[HeldClaim]) -> None:
                     f"device {own[device.uuid].device} (GPU {device.uuid}) is held by {other.label}",
                     device=own[device.uuid].device,
                     holder=f"{other.namespace}/{other.name}",
+                    holder_uid=other.uid,
                     next_step=f"it is free once the pods of {other.namespace}/{other.name} have ended on this"
                     " node; the kubelet tries again",
                 )

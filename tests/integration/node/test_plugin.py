@@ -283,6 +283,19 @@ async def test_a_lost_gpu_is_unhealthy_while_held_and_goes_afterwards(world: Wor
             lambda: world.devices()[names[0]]["attributes"]["healthy"] == {"bool": False}
         )
         assert len(world.devices()) == 8
+        await world.server.until(
+            lambda: (
+                {
+                    event["regarding"]["kind"]
+                    for event in world.server.objects(EVENTS)
+                    if event["reason"] == "GpuUnhealthy" and "GPU is lost" in event["note"]
+                }
+                == {"Pod", "ResourceClaim"}
+            )
+        )
+        await world.server.until(
+            lambda: [entry["conditions"][0]["reason"] for entry in world.status(claim)] == ["GpuUnhealthy"]
+        )
         await world.prepared(claim)  # the kubelet restarts: the pod goes on
         other = world.claim("other", names[:1])
         await world.unprepare(claim)

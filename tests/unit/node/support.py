@@ -18,7 +18,7 @@ from tangram.hardware.machines import load_machine
 from tangram.hardware.simulated import SimulatedBackend
 from tangram.kube.decoding import decode
 from tangram.kube.objects import ResourceClaim
-from tangram.kube.resources import RESOURCE_CLAIMS, Resource
+from tangram.kube.resources import NODES, RESOURCE_CLAIMS, Resource
 from tangram.model.gpu import GpuUuid
 from tangram.node.cdifile import CdiFiles
 from tangram.node.held import Damage, HeldClaim, HeldStore
@@ -138,6 +138,7 @@ class Node:
         """The reconciler of the process."""
         return Reconciler(
             pool=POOL,
+            node_name=NODE,
             store=self.store,
             cdi=self.cdi,
             preparer=self.preparer,
@@ -171,12 +172,16 @@ class Node:
 
 
 class Claims:
-    """The API server, as far as claims can be read. `error`: what reading raises."""
+    """The API server, as far as claims and the node can be read. `error`: what reading raises.
+
+    `ready`: the status of the node's condition Ready, empty if there is no such node.
+    """
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.error: KubeError | None = None
         self.reads = 0
+        self.ready = "True"
 
     def put(self, claim: dict[str, Any]) -> ResourceClaim:
         self.objects[claim["metadata"]["name"]] = claim
@@ -186,13 +191,21 @@ class Claims:
         self.objects.pop(f"claim-{number}", None)
 
     async def get(self, resource: Resource, *, name: str, namespace: str = "") -> bytes:
-        assert (resource, namespace) == (RESOURCE_CLAIMS, "ns")
-        self.reads += 1
         if self.error is not None:
             raise self.error
+        if resource == NODES:
+            return self._node(name)
+        assert (resource, namespace) == (RESOURCE_CLAIMS, "ns")
+        self.reads += 1
         if name not in self.objects:
             raise NotFoundError(f"claim {name} not found", status=404)
         return json.dumps(self.objects[name]).encode()
+
+    def _node(self, name: str) -> bytes:
+        if not self.ready:
+            raise NotFoundError(f"node {name} not found", status=404)
+        conditions = [{"type": "DiskPressure", "status": "False"}, {"type": "Ready", "status": self.ready}]
+        return json.dumps({"metadata": {"name": name}, "status": {"conditions": conditions}}).encode()
 
 
 class Killed(BaseException):

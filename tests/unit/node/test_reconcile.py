@@ -9,7 +9,7 @@ from tests.unit.node.support import Claims, Node, claim_object, uid
 
 from tangram.base.errors import DeviceHeldError, UnreachableError
 from tangram.node.held import encode
-from tangram.node.reconcile import CONFIRM_AFTER_S, INTERVAL_S, Reconciler
+from tangram.node.reconcile import CONFIRM_AFTER_S, CONFIRM_INTERVAL_S, INTERVAL_S, Reconciler
 from tangram.testing.clock import FakeClock
 
 
@@ -251,24 +251,53 @@ async def test_a_broken_directory_ends_no_pass(node: Node, claims: Claims) -> No
     await node.reconciler(claims).pass_once()
 
 
-async def test_the_loop_looks_again_soon_while_a_claim_waits(
+async def test_what_a_stopped_kubelet_left_running_keeps_its_devices(
+    node: Node, claims: Claims, clock: FakeClock
+) -> None:
+    """Its containers run on although pod and claim are gone; the time begins anew when it is back."""
+    await held(node, claims)
+    claims.remove(1)
+    reconciler = node.reconciler(claims)
+    for claims.ready in ("False", "Unknown", ""):
+        await gone_for_good(reconciler, clock)
+        await gone_for_good(reconciler, clock)
+        assert set(node.store.load().claims) == {uid(1)}
+    claims.ready = "True"
+    await reconciler.pass_once()
+    await clock.advance(CONFIRM_AFTER_S - 1)
+    await reconciler.pass_once()
+    assert set(node.store.load().claims) == {uid(1)}
+    await clock.advance(1)
+    await reconciler.pass_once()
+    assert node.files() == set()
+
+
+async def test_the_loop_looks_again_soon_while_something_is_held_for_a_claim_that_is_gone(
     node: Node, claims: Claims, clock: FakeClock
 ) -> None:
     await held(node, claims)
-    reads: list[float] = []
-    read = claims.get
-
-    async def get(*args: object, **kwargs: str) -> bytes:
-        reads.append(clock.monotonic_s())
-        return await read(*args, **kwargs)  # type: ignore[arg-type]
-
-    claims.get = get  # type: ignore[method-assign, assignment]
     task = asyncio.create_task(node.reconciler(claims).run())
     await clock.until_sleeping()
     claims.remove(1)
-    for _ in range(2):
-        await clock.advance_to_next()
+    looks = round(CONFIRM_AFTER_S / CONFIRM_INTERVAL_S)
+    for number in range(looks + 1):
+        assert node.files()
+        passed_s = await clock.advance_to_next()
+        assert passed_s == (CONFIRM_INTERVAL_S if number else INTERVAL_S)
         await clock.until_sleeping()
-    assert reads == [0, INTERVAL_S, INTERVAL_S + CONFIRM_AFTER_S]
     assert node.files() == set()
+    task.cancel()
+
+
+async def test_the_loop_looks_at_once_when_asked(node: Node, claims: Claims, clock: FakeClock) -> None:
+    await held(node, claims)
+    reconciler = node.reconciler(claims)
+    task = asyncio.create_task(reconciler.run())
+    await clock.until_sleeping()
+    assert len(node.confirmed) == 1
+    reconciler.ask()
+    async with asyncio.timeout(10):
+        while len(node.confirmed) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0)  # the work is in threads
+    assert clock.monotonic_s() == 0
     task.cancel()
