@@ -82,18 +82,23 @@ class HttpServer(AbstractAsyncContextManager["HttpServer"]):
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _health(self, _request: "web.Request") -> "web.StreamResponse":
-        """That this is answered at all shows that the event loop runs."""
+        """That this is answered at all shows that the event loop runs.
+
+        What is waited for stands here too: `kubectl get --raw` does not show the text of a 503.
+        """
         from aiohttp import web  # noqa: PLC0415
 
-        return web.Response(text="ok\n")
+        return web.Response(text=self._text() or "ok\n")
 
     async def _ready(self, _request: "web.Request") -> "web.StreamResponse":
         from aiohttp import web  # noqa: PLC0415
 
-        waiting = self._waiting_for()
-        if not waiting:
-            return web.Response(text="ok\n")
-        return web.Response(status=503, text="".join(f"waiting for {what}\n" for what in waiting))
+        waiting = self._text()
+        return web.Response(status=503 if waiting else 200, text=waiting or "ok\n")
+
+    def _text(self) -> str:
+        """What is waited for, a line each."""
+        return "".join(f"waiting for {what}\n" for what in self._waiting_for())
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -15,7 +15,7 @@ from msgspec import Meta
 
 from tangram.base.errors import ConfigurationError
 from tangram.base.logs import LogFormat, LogLevel
-from tangram.base.settingsfile import FileValue, read_settings_file
+from tangram.base.settingsfile import FileValue, kind_in_words, read_settings_file
 
 API_VERSION = "tangram/v1alpha1"
 """Of everything a command prints or reads as its own."""
@@ -275,7 +275,7 @@ def _problem(setting: Setting, value: Any, error: msgspec.ValidationError) -> st
 
 def _shown(value: Any) -> str:
     """A value for an error message, cut to what a line can hold."""
-    text = repr(value) if isinstance(value, str | int | float | bool) else type(value).__name__
+    text = repr(value) if isinstance(value, str | int | float | bool) else kind_in_words(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 

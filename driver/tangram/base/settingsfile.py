@@ -25,10 +25,16 @@ class FileValue:
         """The entries of a mapping; ConfigurationError if it is anything else."""
         if not isinstance(self.value, dict):
             raise ConfigurationError(
-                f"{self.where}: {name}: expected a mapping, got {type(self.value).__name__}",
+                f"{self.where}: {name}: expected a mapping, got {kind_in_words(self.value)}",
                 next_step="see docs/configuration.md for the form of the settings file",
             )
         return self.value
+
+
+def kind_in_words(value: Any) -> str:
+    """What a value of YAML is, in YAML's words."""
+    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
 def read_settings_file(path: str) -> dict[str, FileValue]:

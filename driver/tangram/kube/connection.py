@@ -201,11 +201,16 @@ def _from_file(configuration: Any, kubeconfig: str, context: str) -> _Load:
             else:
                 # Reads a token file again, and asks an exec plugin only when what it gave has expired.
                 await loader.load_and_set(configuration)
+        except FileNotFoundError as error:
+            raise ConfigurationError(
+                f"kubeconfig {paths}: {error}",
+                next_step="pass --kubeconfig, set KUBECONFIG, or run in a cluster",
+            ) from error
         except Exception as error:
             # The loader checks little: a malformed file ends in TypeError, KeyError, YAMLError and more.
             raise ConfigurationError(
-                f"kubeconfig {paths}: {type(error).__name__}: {error}",
-                next_step="pass --kubeconfig, set KUBECONFIG, or run in a cluster",
+                f"kubeconfig {paths} cannot be used ({type(error).__name__}: {error})",
+                next_step=f"see whether `kubectl --kubeconfig {paths} config view` shows what you expect",
             ) from error
 
     return load

@@ -28,11 +28,13 @@ async def test_it_serves_metrics_health_and_readiness() -> None:
         _, kind, text = await get(server.port, "/metrics", "application/openmetrics-text; version=1.0.0")
         assert kind.startswith("application/openmetrics-text")
         assert text.endswith("# EOF\n")
-        assert (await get(server.port, "/healthz"))[0] == 200
-        status, _, text = await get(server.port, "/readyz")
-        assert (status, text) == (503, "waiting for the kubelet\nwaiting for GPUs\n")
+        for path, wanted in (("/healthz", 200), ("/readyz", 503)):
+            status, _, text = await get(server.port, path)
+            assert (status, text) == (wanted, "waiting for the kubelet\nwaiting for GPUs\n")
         waiting.clear()
-        assert (await get(server.port, "/readyz"))[0] == 200
+        for path in ("/healthz", "/readyz"):
+            status, _, text = await get(server.port, path)
+            assert (status, text) == (200, "ok\n")
         assert (await get(server.port, "/other"))[0] == 404
         port = server.port
     with pytest.raises(aiohttp.ClientConnectionError):
