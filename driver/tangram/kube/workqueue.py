@@ -78,6 +78,14 @@ class WorkQueue(Generic[K]):
             self._backoffs[key] = backoff
         self.add_after(key, delay_s=backoff.next_s())
 
+    def failed(self, key: K) -> None:
+        """The work on a key has ended badly: it is handed out again after its back-off, not at once, even if
+        it was added meanwhile. Instead of `done`.
+        """
+        self._working.discard(key)
+        self._again.discard(key)
+        self.retry(key)
+
     def forget(self, key: K) -> None:
         """The key succeeded: its next failure starts with the shortest back-off."""
         self._backoffs.pop(key, None)

@@ -119,6 +119,20 @@ async def test_retries_back_off_until_forgotten(queue: WorkQueue[str], clock: Fa
     await getting
 
 
+async def test_what_failed_waits_even_if_it_was_added_meanwhile(
+    queue: WorkQueue[str], clock: FakeClock
+) -> None:
+    queue.add("a")
+    queue.add("b")
+    assert await queue.get() == "a"
+    queue.add("a")
+    queue.failed("a")
+    assert await queue.get() == "b"
+    assert await idle(queue.get())
+    await clock.advance(0.15)
+    assert await queue.get() == "a"
+
+
 async def test_failing_key_does_not_hold_up_others(queue: WorkQueue[str], clock: FakeClock) -> None:
     queue.add("bad")
     await queue.get()
