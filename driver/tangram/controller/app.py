@@ -18,11 +18,12 @@ from tangram.base.serving import HttpServer
 from tangram.controller import metrics
 from tangram.controller.claims import decode_class
 from tangram.controller.exclusions import Exclusions
-from tangram.controller.idle import free_idle_claims
+from tangram.controller.freeing import free_idle_claims
 from tangram.controller.inventory import decode_slice
 from tangram.controller.loop import AllocationLoop
 from tangram.controller.nodefit import decode_node
 from tangram.controller.pods import decode_pod
+from tangram.controller.reporting import Reporter
 from tangram.controller.settings import ControllerSettings
 from tangram.controller.state import State
 from tangram.kube.client import Client, decode
@@ -46,6 +47,7 @@ log = get_logger("controller")
 T = TypeVar("T")
 
 _FLUSH_TIMEOUT_S = 0.5
+_AFTER_LOSS_S = 5.0
 
 
 async def run(settings: ControllerSettings, *, clock: Clock | None = None) -> None:
@@ -93,6 +95,9 @@ class Controller:
                 await elector.run(self._lead)
             except LeadershipLostError as error:
                 log.warning("leadership_lost", error=str(error))
+                # A write that was cut off may still be on its way. Other candidates wait longer than this
+                # anyhow; this one would take its own lease at once, and list before that write is done.
+                await self._clock.sleep(_AFTER_LOSS_S)
 
     async def _reach_server(self) -> None:
         """Returns once the API server serves DRA. Raises ConfigurationError if it does not know the API."""
@@ -121,20 +126,26 @@ class Controller:
             instance=self._identity,
             clock=self._clock,
         )
-        queue: WorkQueue[ObjectKey] = WorkQueue(clock=self._clock)
+        reporter = Reporter(events)
+
+        def requeue(pod: ObjectKey) -> None:
+            queue.add(pod)
+
         state = State(
             clock=self._clock,
             exclusions=Exclusions(
                 initial_s=self._settings.exclusion_initial_s, maximum_s=self._settings.exclusion_maximum_s
             ),
-            requeue=queue.add,
+            requeue=requeue,
+            report=reporter.in_two_claims,
         )
+        queue: WorkQueue[ObjectKey] = WorkQueue(clock=self._clock, order=state.order)
         reflectors = self._reflectors(state)
         loop = AllocationLoop(
             client=self._client,
             state=state,
             queue=queue,
-            events=events,
+            reporter=reporter,
             clock=self._clock,
             settings=Settings(),
         )

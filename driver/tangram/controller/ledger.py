@@ -4,7 +4,7 @@ On top of what the API server shows lie assumptions: allocations this controller
 not yet seen back. An assumption outranks the observed claim until the API server has answered for it.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tangram import DRIVER_NAME
@@ -27,75 +27,95 @@ def held_devices(claim: ResourceClaim) -> tuple[DeviceId, ...]:
     """The devices of our driver that a claim's allocation takes; administrative access takes none."""
     if claim.allocation is None:
         return ()
-    return tuple(
+    found = (
         DeviceId(result.pool, result.device)
         for result in claim.allocation.devices.results or ()
         if result.driver == DRIVER_NAME and not result.admin_access
     )
+    return tuple(dict.fromkeys(found))
 
 
 class Ledger:
-    """Holdings by device, kept as claims come and go."""
+    """Holdings by device, kept as claims come and go. Methods that may free devices say whether they did."""
 
     def __init__(self) -> None:
         self._observed: dict[ClaimKey, tuple[DeviceId, ...]] = {}
         self._assumed: dict[ClaimKey, Assumption] = {}
-        self._holders: dict[DeviceId, dict[ClaimKey, None]] = {}
+        self._holders: dict[DeviceId, tuple[ClaimKey, ...]] = {}
 
     def held(self) -> Mapping[DeviceId, tuple[ClaimKey, ...]]:
         """A copy for a snapshot."""
-        return {device: tuple(holders) for device, holders in self._holders.items()}
+        return dict(self._holders)
 
     def holders(self, device: DeviceId) -> tuple[ClaimKey, ...]:
         """The claims on this device; more than one means that somebody bypassed the guard."""
-        return tuple(self._holders.get(device, ()))
+        return self._holders.get(device, ())
 
     def assumption(self, claim: ClaimKey) -> Assumption | None:
         """The allocation assumed for a claim, if any."""
         return self._assumed.get(claim)
 
     def observe(self, old: ResourceClaim | None, new: ResourceClaim | None) -> bool:
-        """Takes a claim as the API server shows it now; returns True if devices became free."""
-        before = [
-            *(self._effective(claim_key(old)) if old is not None else ()),
-            *(self._effective(claim_key(new)) if new is not None else ()),
-        ]
+        """Takes a claim as the API server shows it now."""
+        freed = False
         if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
-            self._set(claim_key(old), observed=(), assumed=None)
+            freed = self._set(claim_key(old), observed=(), assumed=None)
         if new is not None:
             key = claim_key(new)
             assumed = self._assumed.get(key)
             if assumed is not None and _answers(assumed, new):
                 assumed = None
-            self._set(key, observed=held_devices(new), assumed=assumed)
-        return any(device not in self._holders for device in before)
+            freed |= self._set(key, observed=held_devices(new), assumed=assumed)
+        return freed
 
     def assume(self, claim: ClaimKey, assumption: Assumption) -> None:
         """Counts the devices as held from now on."""
         self._set(claim, observed=self._observed.get(claim, ()), assumed=assumption)
 
-    def drop_assumption(self, claim: ClaimKey) -> None:
-        """The write failed: what the API server shows counts again."""
-        self._set(claim, observed=self._observed.get(claim, ()), assumed=None)
+    def note_version(self, claim: ClaimKey, version: str) -> None:
+        """A write of ours made this version of the claim."""
+        if (assumed := self._assumed.get(claim)) is not None:
+            assumed.versions.add(version)
 
-    def _set(self, claim: ClaimKey, *, observed: tuple[DeviceId, ...], assumed: Assumption | None) -> None:
-        for device in self._effective(claim):
-            holders = self._holders.get(device, {})
-            holders.pop(claim, None)
-            if not holders:
-                self._holders.pop(device, None)
+    def land(self, claim: ClaimKey, newest: ResourceClaim | None) -> bool:
+        """The write is done, and all its versions are noted; `newest` is the claim as observed by now.
+
+        If it is of another version already, that version is later than the write: nothing more will come.
+        """
+        if (assumed := self._assumed.get(claim)) is None:
+            return False
+        assumed.in_flight = False
+        return newest is not None and claim_key(newest) == claim and self.observe(newest, newest)
+
+    def drop_assumption(self, claim: ClaimKey) -> bool:
+        """The write failed: what the API server shows counts again."""
+        return self._set(claim, observed=self._observed.get(claim, ()), assumed=None)
+
+    def _set(self, claim: ClaimKey, *, observed: tuple[DeviceId, ...], assumed: Assumption | None) -> bool:
+        before = self._devices(claim)
+        self._observed.pop(claim, None)
         if observed:
             self._observed[claim] = observed
-        else:
-            self._observed.pop(claim, None)
+        self._assumed.pop(claim, None)
         if assumed is not None:
             self._assumed[claim] = assumed
-        else:
-            self._assumed.pop(claim, None)
-        for device in self._effective(claim):
-            self._holders.setdefault(device, {})[claim] = None
+        after = self._devices(claim)
+        freed = False
+        for device in before:
+            if device not in after:
+                left = tuple(holder for holder in self._holders[device] if holder != claim)
+                freed |= not left
+                if left:
+                    self._holders[device] = left
+                else:
+                    del self._holders[device]
+        for device in after:
+            holders = self._holders.get(device, ())
+            if claim not in holders:
+                self._holders[device] = (*holders, claim)
+        return freed
 
-    def _effective(self, claim: ClaimKey) -> Iterable[DeviceId]:
+    def _devices(self, claim: ClaimKey) -> tuple[DeviceId, ...]:
         assumed = self._assumed.get(claim)
         return assumed.devices if assumed is not None else self._observed.get(claim, ())
 

@@ -14,11 +14,16 @@ from tangram.kube.objects import Pod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRecord:
-    """A pod with what is derived from its specification once."""
+    """A pod with what is derived from its specification once.
+
+    `kind`: equal for pods that may run on the same nodes and take the same there besides devices; empty for
+    pods without claims.
+    """
 
     pod: Pod
     resources: dict[str, int]
     ports: tuple[HostPort, ...]
+    kind: bytes
 
     @property
     def key(self) -> PodKey:
@@ -46,6 +51,20 @@ class PodRecord:
         """Somebody holds the pod back; it must not hold devices meanwhile."""
         return bool(self.pod.spec.scheduling_gates)
 
+    def asks_as(self, other: "PodRecord") -> bool:
+        """The same pod, unchanged in what it asks for."""
+        return self.key == other.key and self.pod.spec == other.pod.spec
+
+    def decides_as(self, other: "PodRecord") -> bool:
+        """Also unchanged in all else that a decision reads: conditions, for example, are not part of that."""
+        mine, theirs = self.pod.status, other.pod.status
+        return (
+            self.asks_as(other)
+            and self.waits == other.waits
+            and mine.nominated_node_name == theirs.nominated_node_name
+            and mine.resource_claim_statuses == theirs.resource_claim_statuses
+        )
+
 
 class ClaimName(NamedTuple):
     """A claim of a pod. `generated`: made from a template, so it must be owned by the pod."""
@@ -63,7 +82,12 @@ def decode_pod(raw: msgspec.Raw | bytes) -> PodRecord:
         raise InvalidObjectError(
             str(error), object_name=f"Pod {pod.metadata.namespace}/{pod.metadata.name}", field="spec"
         ) from error
-    return PodRecord(pod=pod, resources=resources, ports=host_ports(pod))
+    ports = host_ports(pod)
+    kind = b""
+    if (spec := pod.spec).resource_claims:
+        where = (spec.node_name, spec.node_selector, spec.affinity, spec.tolerations)
+        kind = msgspec.json.encode((where, resources, ports), order="sorted")
+    return PodRecord(pod=pod, resources=resources, ports=ports, kind=kind)
 
 
 def claim_names(pod: Pod) -> tuple[tuple[ClaimName, ...], bool]:

@@ -1,19 +1,18 @@
 """What the controller knows, kept current by watch events, and which pods an event makes worth a look."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable
 
 from tangram import DRIVER_NAME
-from tangram.allocation import ClaimKey, DeviceId, Snapshot
+from tangram.allocation import ClaimKey, ClaimRequest, Snapshot
 from tangram.base.clock import Clock
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
-from tangram.controller.claims import ClassRecord, claim_key
+from tangram.controller.claims import ClassRecord, Refused, claim_key, lower_claim
 from tangram.controller.exclusions import Exclusions
 from tangram.controller.inventory import Inventory, SliceRecord
-from tangram.controller.ledger import Ledger
+from tangram.controller.ledger import Ledger, held_devices
 from tangram.controller.nodefit import HostPort, NodeRecord
+from tangram.controller.nodeuse import NodeUse
 from tangram.controller.pods import PodRecord, claim_names
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.objects import AllocationResult, ResourceClaim
@@ -23,20 +22,26 @@ from tangram.model.devices import pool_name
 log = get_logger("controller")
 
 
-@dataclass(slots=True)
-class NodeUse:
-    """What the live pods of a node take, in milli-units, and their host ports."""
-
-    resources: Counter[str] = field(default_factory=Counter)
-    ports: Counter[HostPort] = field(default_factory=Counter)
-
-
 class State:
-    """Stores, indexes and ledger. `requeue` is called with every pod that should be decided (again)."""
+    """Stores, indexes and ledger.
 
-    def __init__(self, *, clock: Clock, exclusions: Exclusions, requeue: Callable[[ObjectKey], None]) -> None:
+    `requeue` is called with every pod that should be decided (again), `report` with what the owner of a claim
+    should know. `waiting`: pods that were refused devices. `refused`: the reasons that kinds of pods were
+    given since something became free last. `freeing`: claims whose allocation this controller takes back,
+    with the version at which it does.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Clock,
+        exclusions: Exclusions,
+        requeue: Callable[[ObjectKey], None],
+        report: Callable[[ResourceClaim, str], None] = lambda _claim, _note: None,
+    ) -> None:
         self._clock = clock
         self._requeue = requeue
+        self._report = report
         self.inventory = Inventory()
         self.ledger = Ledger()
         self.exclusions = exclusions
@@ -45,10 +50,11 @@ class State:
         self.pods: dict[ObjectKey, PodRecord] = {}
         self.nodes: dict[str, NodeRecord] = {}
         self.waiting: set[ObjectKey] = set()
-        self.deallocating: set[ClaimKey] = set()
+        self.refused: dict[Hashable, str] = {}
+        self.freeing: dict[ClaimKey, str] = {}
         self._pods_by_claim: dict[ObjectKey, set[ObjectKey]] = {}
-        self._use: dict[str, NodeUse] = {}
-        self._counted: dict[ObjectKey, tuple[str, PodRecord]] = {}
+        self._lowered: dict[ObjectKey, ClaimRequest | Refused | None] = {}
+        self._use = NodeUse()
 
     # --- watch events ---------------------------------------------------------------------------------
 
@@ -63,6 +69,7 @@ class State:
             self.classes.pop(change.key.name, None)
         else:
             self.classes[change.key.name] = change.new
+        self._lowered.clear()
         for key, record in self.pods.items():
             if record.waits and record.pod.spec.resource_claims:
                 self._requeue(key)
@@ -81,26 +88,16 @@ class State:
 
     def on_pod(self, change: Change[PodRecord]) -> None:
         """Keeps the index from claims to pods and the use of nodes; decides the pod, or frees room."""
-        key, new = change.key, change.new
-        for name in self._claim_keys(change.old):
-            users = self._pods_by_claim.get(name, set())
-            users.discard(key)
-            if not users:
-                self._pods_by_claim.pop(name, None)
-        if new is None:
-            self.pods.pop(key, None)
-        else:
-            self.pods[key] = new
-            for name in self._claim_keys(new):
-                self._pods_by_claim.setdefault(name, set()).add(key)
-        if change.old is not None and (new is None or new.key.uid != change.old.key.uid or new.bound):
-            self.exclusions.forget_pod(change.old.key.uid)
+        key, old, new = change.key, change.old, change.new
+        self._index(key, old, new)
         if new is None or not new.waits:
             self.waiting.discard(key)
+        if old is not None and (new is None or new.bound or not new.asks_as(old)):
+            self.exclusions.forget_pod(old.key.uid)
         if self._count(key, new):
             self.requeue_waiting()
-        if (new is not None and new.waits and new.pod.spec.resource_claims) or (
-            change.old is not None and change.old.pod.spec.resource_claims
+        if any(record is not None and record.pod.spec.resource_claims for record in (old, new)) and (
+            old is None or new is None or not new.decides_as(old)
         ):
             self._requeue(key)
 
@@ -111,59 +108,111 @@ class State:
             self.claims.pop(key, None)
         else:
             self.claims[key] = new
-        if old is not None and new is not None and old.allocation is not None and new.allocation is None:
-            self._deallocated(old, old.allocation)
+        if old is None or new is None or old.metadata.uid != new.metadata.uid:
+            self._lowered.pop(key, None)
+        if old is not None and old.allocation is not None and (new is None or new.allocation is None):
+            self._deallocated(key, old, old.allocation, gone=new is None)
         freed = self.ledger.observe(old, new)
-        if new is not None:
+        if new is not None and new.allocation is not None and (old is None or old.allocation is None):
             self._report_double_use(new)
-        for pod in self.pods_of(key):
+        self._wake(key, freed=freed)
+        if old is not None and self.freeing.get(claim_key(old)) == old.metadata.resource_version:
+            del self.freeing[claim_key(old)]
+
+    def _index(self, key: ObjectKey, old: PodRecord | None, new: PodRecord | None) -> None:
+        for claim in _claim_keys(old):
+            users = self._pods_by_claim.get(claim, set())
+            users.discard(key)
+            if not users:
+                self._pods_by_claim.pop(claim, None)
+        if new is None:
+            self.pods.pop(key, None)
+            return
+        self.pods[key] = new
+        for claim in _claim_keys(new):
+            self._pods_by_claim.setdefault(claim, set()).add(key)
+
+    def requeue_waiting(self) -> None:
+        """Something was freed or appeared: every waiting pod gets another look."""
+        self.refused.clear()
+        for pod in self.waiting:
+            self._requeue(pod)
+
+    def _wake(self, claim: ObjectKey, *, freed: bool) -> None:
+        for pod in self.pods_of(claim):
             self._requeue(pod)
         if freed:
             self.requeue_waiting()
 
-    def requeue_waiting(self) -> None:
-        """Something was freed or appeared: every waiting pod gets another look."""
-        for pod in self.waiting:
-            self._requeue(pod)
+    def _deallocated(
+        self, key: ObjectKey, old: ResourceClaim, allocation: AllocationResult, *, gone: bool
+    ) -> None:
+        """A claim lost its allocation. If it was not us and a pod still waits, it is the scheduler's veto.
 
-    def _deallocated(self, old: ResourceClaim, allocation: AllocationResult) -> None:
-        """Somebody cleared an allocation. If it was not us and a pod still waits, it is the scheduler's veto.
-
-        `DynamicResources.PostFilter` of kube-scheduler frees a claim when no node fits a pod that needs it.
+        `DynamicResources.PostFilter` of kube-scheduler frees a claim when no node fits a pod that needs it,
+        provided that nobody else has reserved it.
         """
-        key = claim_key(old)
-        if key in self.deallocating:
-            self.deallocating.discard(key)
-            return
         node = allocated_node(allocation)
-        if not node:
-            return
-        for pod_key in self.pods_of(ObjectKey(key.namespace, key.name)):
+        ours = self.freeing.get(claim_key(old)) == old.metadata.resource_version
+        for pod_key in self.pods_of(key):
             record = self.pods[pod_key]
-            if not record.waits or record.bound:
+            if record.bound or not record.waits:
                 continue
-            if record.pod.status.nominated_node_name:
+            if ours or gone or not node or not {c.uid for c in old.consumers} <= {record.key.uid}:
+                continue
+            if record.pod.status.nominated_node_name == node:
                 continue  # the scheduler makes room there: no veto
             wait_s = self.exclusions.veto(record.key.uid, node, now_s=self._clock.monotonic_s())
             metrics.VETOES.inc()
             log.info("scheduler_veto", pod=str(record.key), node=node, claim=str(key), excluded_s=wait_s)
 
     def _report_double_use(self, claim: ResourceClaim) -> None:
-        key = claim_key(claim)
-        for result in (claim.allocation.devices.results or ()) if claim.allocation else ():
-            if result.driver != DRIVER_NAME or result.admin_access:
-                continue
-            holders = self.ledger.holders(DeviceId(result.pool, result.device))
-            if len(holders) > 1:
+        """We never fight over a device; both holders count, and the node prepares the first only."""
+        for device in held_devices(claim):
+            others = [holder for holder in self.ledger.holders(device) if holder != claim_key(claim)]
+            if others:
                 metrics.DOUBLE_USE.inc()
-                log.error(
-                    "device_in_two_claims",
-                    device=result.device,
-                    pool=result.pool,
-                    claims=[str(holder) for holder in holders],
-                    claim=str(key),
-                    next_step="somebody allocates around the guard; the node refuses to prepare the second",
+                names = ", ".join(map(str, others))
+                log.error("device_in_two_claims", device=device, claim=str(claim_key(claim)), others=names)
+                self._report(
+                    claim,
+                    f"device {device.device} of {device.pool} is allocated to {names} as well; somebody "
+                    "allocates around the guard of the device classes: delete the pod that started last",
                 )
+
+    # --- our own writes -------------------------------------------------------------------------------
+
+    def landed(self, claim: ClaimKey) -> None:
+        """An allocation was written, and all versions of the claim that this made are noted."""
+        key = ObjectKey(claim.namespace, claim.name)
+        if self.ledger.land(claim, self.claims.get(key)):
+            self.requeue_waiting()
+
+    def release(self, claim: ClaimKey) -> None:
+        """An assumed allocation was not written: its devices are free, and all its pods without."""
+        freed = self.ledger.drop_assumption(claim)
+        self._wake(ObjectKey(claim.namespace, claim.name), freed=freed)
+
+    def place(self, key: ObjectKey, node: str) -> None:
+        """Counts an unbound pod on the node its claims are allocated on."""
+        record = self.pods.get(key)
+        if record is not None and not record.bound and self._use.place(key, node, record):
+            self.requeue_waiting()
+
+    def unplace(self, key: ObjectKey) -> None:
+        """The pod has no allocation any more: it counts nowhere until it is bound."""
+        record = self.pods.get(key)
+        if record is not None and not record.bound and self._use.remove(key):
+            self.requeue_waiting()
+
+    def _count(self, key: ObjectKey, record: PodRecord | None) -> bool:
+        """Counts a pod where it is now; returns True if that freed something."""
+        if record is None or record.finished:
+            return self._use.remove(key)
+        if record.bound:
+            return self._use.place(key, record.pod.spec.node_name, record)
+        counted = self._use.pod(key)
+        return counted is not None and counted.key.uid != record.key.uid and self._use.remove(key)
 
     # --- questions ------------------------------------------------------------------------------------
 
@@ -171,72 +220,49 @@ class State:
         """Pods that name this claim, in a stable order."""
         return tuple(sorted(self._pods_by_claim.get(claim, ())))
 
-    def snapshot(self) -> Snapshot:
-        """The state a decision is made on."""
+    def request_of(self, claim: ResourceClaim) -> ClaimRequest | Refused | None:
+        """What to allocate for a claim (`lower_claim`), remembered: its specification cannot change."""
+        key = ObjectKey(claim.metadata.namespace, claim.metadata.name)
+        if key not in self._lowered:
+            self._lowered[key] = lower_claim(claim, self.classes)
+        return self._lowered[key]
+
+    def node_of(self, claim: ResourceClaim) -> str | None:
+        """Where a claim is allocated, or about to be ("" if that is not one node); None if it is not."""
+        assumed = self.ledger.assumption(claim_key(claim))
+        if assumed is not None:
+            return assumed.node
+        return allocated_node(claim.allocation) if claim.allocation is not None else None
+
+    def order(self, key: ObjectKey) -> tuple[int, str, ObjectKey]:
+        """Whose turn it is, smallest first: as in kube-scheduler the higher priority, then the older pod."""
+        record = self.pods.get(key)
+        if record is None:
+            return (0, "", key)
+        return (-(record.pod.spec.priority or 0), record.pod.metadata.creation_timestamp or "", key)
+
+    def snapshot(self, pod: ObjectKey) -> Snapshot:
+        """The state a decision on this pod is made on: what it may count for itself already is left out."""
         return Snapshot(
             nodes=self.inventory.nodes,
             held=self.ledger.held(),
-            free_resources={name: self._free(name) for name in self.inventory.nodes if name in self.nodes},
+            free_resources={
+                name: self._use.free(name, self.nodes[name].allocatable, but=pod)
+                for name in self.inventory.nodes
+                if name in self.nodes
+            },
         )
 
-    def used_ports(self, node: str) -> Iterable[HostPort]:
-        """Host ports taken on a node."""
-        return self._use[node].ports if node in self._use else ()
+    def used_ports(self, node: str, pod: ObjectKey) -> Iterable[HostPort]:
+        """Host ports taken on a node by other pods."""
+        return self._use.ports(node, but=pod)
 
-    def _free(self, node: str) -> Mapping[str, int]:
-        used = self._use.get(node)
-        allocatable = self.nodes[node].allocatable
-        if used is None:
-            return allocatable
-        return {name: amount - used.resources.get(name, 0) for name, amount in allocatable.items()}
 
-    # --- node use -------------------------------------------------------------------------------------
-
-    def place(self, key: ObjectKey, node: str) -> None:
-        """Counts an unbound pod on the node its claims were allocated on."""
-        record = self.pods.get(key)
-        if record is not None and not record.bound:
-            self._move(key, node, record)
-
-    def unplace(self, key: ObjectKey) -> None:
-        """The pod has no allocation any more: it counts nowhere until it is bound."""
-        record = self.pods.get(key)
-        if record is not None and not record.bound:
-            self._move(key, "", None)
-
-    def _count(self, key: ObjectKey, record: PodRecord | None) -> bool:
-        """Counts a pod where it is now; returns True if that freed something."""
-        if record is None or record.finished:
-            return self._move(key, "", None)
-        if record.bound:
-            return self._move(key, record.pod.spec.node_name, record)
-        counted = self._counted.get(key)
-        if counted is not None and counted[1].key.uid != record.key.uid:
-            return self._move(key, "", None)
-        return False
-
-    def _move(self, key: ObjectKey, node: str, record: PodRecord | None) -> bool:
-        counted = self._counted.pop(key, None)
-        if counted is not None:
-            use = self._use[counted[0]]
-            use.resources.subtract(counted[1].resources)
-            use.ports.subtract(counted[1].ports)
-            use.ports = +use.ports
-            if not +use.resources:
-                del self._use[counted[0]]
-        if record is not None:
-            use = self._use.setdefault(node, NodeUse())
-            use.resources.update(record.resources)
-            use.ports.update(record.ports)
-            self._counted[key] = (node, record)
-        return counted is not None and counted[0] != node
-
-    @staticmethod
-    def _claim_keys(record: PodRecord | None) -> tuple[ObjectKey, ...]:
-        if record is None:
-            return ()
-        names, _ = claim_names(record.pod)
-        return tuple(ObjectKey(record.key.namespace, claim.name) for claim in names)
+def _claim_keys(record: PodRecord | None) -> tuple[ObjectKey, ...]:
+    if record is None:
+        return ()
+    names, _ = claim_names(record.pod)
+    return tuple(ObjectKey(record.key.namespace, claim.name) for claim in names)
 
 
 def allocated_node(allocation: AllocationResult) -> str:

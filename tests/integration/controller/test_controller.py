@@ -223,7 +223,7 @@ def holder(server: FakeApiServer) -> str:
 async def test_an_idle_named_claim_is_freed(
     server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tangram.controller.idle._PERIOD_S", 0.01)
+    monkeypatch.setattr("tangram.controller.freeing._PERIOD_S", 0.01)
     async with running(server, tmp_path, ControllerSettings(identity="test", idle_claim_ttl_s=0)):
         server.create(RESOURCE_CLAIMS, claim("a"))
         server.create(PODS, pod("p", "a"))

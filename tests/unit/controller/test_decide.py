@@ -237,6 +237,52 @@ class TestSiblings:
         world.put(pod("p", "a", "b"))
         assert isinstance(world.decide("p"), Wait)
 
+    def shared(self, *, others_claims: tuple[str, ...] = ("a",), **spec: Any) -> World:
+        """Claim a on n1 keeps pod p from n2, where its claim b would fit; pod q uses a as well."""
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 6)
+        world.put(allocated(claim("a"), "n1", NAMES[7]))
+        world.put(claim("b", count=2))
+        world.put(claim("c", count=8))
+        world.put(pod("p", "a", "b"))
+        world.put(pod("q", *others_claims, **spec))
+        return world
+
+    def test_a_sibling_that_another_pod_may_be_bound_with_stays(self) -> None:
+        """`bindClaim` does not look at the node again: q would run on n1 with a claim for n2."""
+        assert isinstance(self.shared().decide("p"), Wait)
+        assert isinstance(self.shared(nodeName="n1").decide("p"), Wait)
+
+    def test_a_sibling_of_pods_that_cannot_be_bound_yet_may_go(self) -> None:
+        assert isinstance(self.shared(others_claims=("a", "c")).decide("p"), Free)
+        assert isinstance(self.shared(schedulingGates=[{"name": "queue"}]).decide("p"), Free)
+        world = self.shared()
+        world.put({**pod("q", "a"), "status": {"phase": "Succeeded"}})
+        assert isinstance(world.decide("p"), Free)
+
+    def test_a_pod_waits_until_what_it_freed_is_seen_to_be_free(self) -> None:
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 6)
+        world.put(allocated(claim("a"), "n1", NAMES[7]))
+        world.put(claim("b", count=2))
+        world.put(pod("p", "a", "b"))
+        assert isinstance(world.decide("p"), Free)
+        current = world.state.claims[ObjectKey("default", "a")]
+        world.state.freeing[claim_key(current)] = current.metadata.resource_version
+        assert world.decide("p") == Nothing()
+        world.put(claim("a"))
+        assert not world.state.freeing
+        assert node_of(world.decide("p")) == "n2"
+
+    def test_an_allocation_for_no_single_node_does_not_pin(self) -> None:
+        world = World(n1=A100)
+        foreign = allocated(claim("a"), "n1", NAMES[7])
+        foreign["status"]["allocation"] = {"devices": {"results": []}}
+        world.put(foreign)
+        world.put(claim("b"))
+        world.put(pod("p", "a", "b"))
+        assert node_of(world.decide("p")) == "n1"
+
     def test_a_pod_bound_away_from_its_claim_is_told(self) -> None:
         world = World(n1=A100, n2=A100)
         world.put(allocated(claim("a"), "n1", NAMES[0]))
@@ -283,11 +329,62 @@ class TestVeto:
         world = self.vetoed(nominatedNodeName="n1")
         assert node_of(world.decide("p")) == "n1"
 
+    def test_a_nomination_elsewhere_is_a_veto(self) -> None:
+        """The scheduler makes room on n2: offering n1 again and again would never end."""
+        world = World(n1=A100, n2=A100)
+        fill(world, "n2", 8)
+        world.put({**pod("p", "a"), "status": {"phase": "Pending", "nominatedNodeName": "n2"}})
+        world.put(claim("a"))
+        assert node_of(world.decide("p")) == "n1"
+        world.put(allocated(claim("a"), "n1", NAMES[1]))
+        world.put(claim("a"))
+        assert isinstance(world.decide("p"), Wait)
+
+    def test_the_nominated_node_has_room_for_what_the_pod_itself_was_counted_for(self) -> None:
+        world = World(n1=A100, n2=A100)
+        container = {"name": "c", "resources": {"requests": {"cpu": "5"}}}
+        item = {**pod("p", "a", containers=[container]), "status": {"phase": "Pending"}}
+        world.put(item)
+        world.put(allocated(claim("a"), "n1", NAMES[1]))
+        world.state.place(ObjectKey("default", "p"), "n1")
+        world.put({**item, "status": {"phase": "Pending", "nominatedNodeName": "n1"}})
+        world.put(claim("a"))
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_the_end_of_another_pod_of_the_claim_is_no_veto(self) -> None:
+        """The resource-claim controller frees a claim when its last user is gone."""
+        world = World(n1=A100, n2=A100)
+        fill(world, "n1", 1)
+        world.put(pod("p", "a"))
+        user = {"resource": "pods", "name": "q", "uid": "uid-of-q"}
+        world.put(allocated(claim("a"), "n1", NAMES[1], reservedFor=[user]))
+        world.put(claim("a"))
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_a_change_of_the_pod_ends_the_exclusion(self) -> None:
+        world = self.vetoed()
+        world.put(pod("p", "a", tolerations=[{"operator": "Exists"}]))
+        assert node_of(world.decide("p")) == "n1"
+
+    def test_a_change_of_its_conditions_does_not(self) -> None:
+        world = self.vetoed()
+        condition = {"type": "PodScheduled", "status": "False", "message": "0/2 nodes are available"}
+        world.queued.clear()
+        world.put({**pod("p", "a"), "status": {"phase": "Pending", "conditions": [condition]}})
+        assert node_of(world.decide("p")) == "n2"
+        assert world.queued == []
+
+    def test_exclusions_of_pods_that_are_gone_are_forgotten(self) -> None:
+        world = self.vetoed()
+        world.delete(pod("p", "a"))
+        assert not world.state.exclusions._pairs
+
     def test_our_own_deallocation_is_no_veto(self) -> None:
         world = World(n1=A100)
         world.put(pod("p", "a"))
         held = world.put(allocated(claim("a"), "n1", NAMES[0]))
-        world.state.deallocating.add(claim_key(world.state.claims[ObjectKey("default", "a")]))
+        current = world.state.claims[ObjectKey("default", "a")]
+        world.state.freeing[claim_key(current)] = current.metadata.resource_version
         world.put({**held, "status": {}})
         assert node_of(world.decide("p")) == "n1"
 
@@ -317,3 +414,96 @@ class TestWaking:
         world.queued.clear()
         world.put(claim("a"))
         assert world.queued == [ObjectKey("default", "p")]
+
+
+class TestOrder:
+    def test_higher_priority_first_then_the_older_pod(self) -> None:
+        world = World(n1=A100)
+        for name, created, priority in (("a", "3", 0), ("b", "2", None), ("c", "4", 100), ("d", "1", 0)):
+            item = pod(name, "x", priority=priority)
+            item["metadata"]["creationTimestamp"] = f"2026-01-0{created}T00:00:00Z"
+            world.put(item)
+        keys = [ObjectKey("default", name) for name in "abcd"]
+        assert [key.name for key in sorted(keys, key=world.state.order)] == ["c", "d", "b", "a"]
+
+
+class TestKinds:
+    """A thousand pods of one kind that wait are one decision, not a thousand."""
+
+    def full(self) -> World:
+        world = World(n1=A100)
+        fill(world, "n1", 8)
+        for name in ("p", "q"):
+            world.put(claim(name))
+            world.put(pod(name, name))
+        return world
+
+    def refuse(self, world: World, name: str) -> Wait:
+        action = world.decide(name)
+        assert isinstance(action, Wait)
+        if action.kind is not None:
+            world.state.refused[action.kind] = action.why
+        return action
+
+    def test_pods_of_one_kind_have_one_reason(self) -> None:
+        world = self.full()
+        first, second = self.refuse(world, "p"), self.refuse(world, "q")
+        assert first.kind == second.kind
+        assert first.why == second.why
+        assert len(world.state.refused) == 1
+
+    @pytest.mark.parametrize(
+        "spec",
+        [
+            {"nodeSelector": {"a": "b"}},
+            {"tolerations": [{"operator": "Exists"}]},
+            {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]},
+            {"nodeName": "n1"},
+        ],
+    )
+    def test_what_makes_another_kind(self, spec: dict[str, Any]) -> None:
+        world = self.full()
+        world.put(claim("r"))
+        world.put(pod("r", "r", **spec))
+        world.put(claim("s", count=2))
+        world.put(pod("s", "s"))
+        assert len({self.refuse(world, name).kind for name in "prs"}) == 3
+
+    def test_whatever_becomes_free_ends_it(self) -> None:
+        for event in ("claim", "slice", "node", "pod"):
+            world = self.full()
+            other = world.put(pod("other", nodeName="n1"))
+            self.refuse(world, "p")
+            match event:
+                case "claim":
+                    world.put(claim("filler-n1"))
+                case "slice":
+                    world.put(slices("n1", A100)[0])
+                case "node":
+                    world.put(kube_node("n1", cpu="16"))
+                case "pod":
+                    world.delete(other)
+            assert not world.state.refused, event
+
+    def test_a_pod_with_an_allocated_claim_is_of_no_kind(self) -> None:
+        world = self.full()
+        world.put(allocated(claim("r"), "n1", NAMES[0]))
+        world.put(pod("r", "r", "p"))
+        assert self.refuse(world, "r").kind is None
+
+
+class TestDoubleUse:
+    def test_both_hold_and_the_second_is_told_once(self) -> None:
+        world = World(n1=A100)
+        world.put(allocated(claim("a"), "n1", NAMES[0]))
+        assert world.reports == []
+        foreign = world.put(allocated(claim("b"), "n1", NAMES[0]))
+        user = {"resource": "pods", "name": "q", "uid": "uid-of-q"}
+        world.put(allocated(claim("b"), "n1", NAMES[0], reservedFor=[user]))
+        ((name, note),) = world.reports
+        assert name == "b"
+        assert f"device {NAMES[0]} of {DRIVER_NAME}/n1 is allocated to default/a as well" in note
+        world.delete(foreign)
+        world.put(claim("c", count=8))
+        world.put(pod("p", "c"))
+        assert isinstance(world.decide("p"), Wait)

@@ -36,7 +36,13 @@ class World:
     def __init__(self, **nodes: Machine) -> None:
         self.clock = FakeClock()
         self.queued: list[ObjectKey] = []
-        self.state = State(clock=self.clock, exclusions=Exclusions(), requeue=self.queued.append)
+        self.reports: list[tuple[str, str]] = []
+        self.state = State(
+            clock=self.clock,
+            exclusions=Exclusions(),
+            requeue=self.queued.append,
+            report=lambda claim, note: self.reports.append((claim.metadata.name, note)),
+        )
         self._objects: dict[tuple[str, ObjectKey], Any] = {}
         self._version = 0
         self.put(device_class())

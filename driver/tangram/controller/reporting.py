@@ -1,0 +1,82 @@
+"""What the controller tells the owners of pods and claims: events, and the same facts as log lines."""
+
+from collections.abc import Iterable
+
+from tangram.allocation import ClaimAllocation, ClaimKey, Placement, PodKey
+from tangram.base.errors import ForbiddenError, TangramError
+from tangram.base.logs import get_logger
+from tangram.controller import metrics
+from tangram.controller.claims import claim_key
+from tangram.kube.events import EventRecorder, ObjectReference
+from tangram.kube.objects import ResourceClaim
+from tangram.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+
+log = get_logger("controller")
+
+_ACTION = "Allocating"
+_RBAC_NEXT_STEP = (
+    "grant the controller patch on resourceclaims, resourceclaims/status and (Kubernetes 1.36 and later) "
+    "resourceclaims/binding by a ClusterRoleBinding"
+)
+
+
+class Reporter:
+    """Emits events; never waits and never raises."""
+
+    def __init__(self, events: EventRecorder) -> None:
+        self._events = events
+
+    def waits(self, pod: PodKey, claims: Iterable[ResourceClaim], why: str) -> None:
+        """The pod and those of its claims that are not allocated."""
+        metrics.ALLOCATIONS.labels(outcome="waiting").inc()
+        log.info("pod_waits", pod=str(pod), why=why)
+        for regarding in (_reference(PODS, pod), *map(_claim, claims)):
+            self._events.emit(regarding, reason="WaitingForDevices", note=why, action=_ACTION, kind="Warning")
+
+    def allocated(self, claim: ResourceClaim, allocation: ClaimAllocation, placement: Placement) -> None:
+        """What a claim got."""
+        names = [result.device.device for result in allocation.results]
+        terms = placement.terms
+        note = f"allocated {', '.join(names)} on node {placement.node}"
+        if terms.set_links and len(names) > len({result.request for result in allocation.results}):
+            note += f" ({'fully linked, ' if terms.linked else ''}{terms.set_links} links wide)"
+        left = -terms.fullness
+        note += f"; {left} {'GPU' if left == 1 else 'GPUs'} left free there"
+        log.info(
+            "claim_allocated",
+            claim=str(claim_key(claim)),
+            node=placement.node,
+            devices=names,
+            terms=terms._asdict(),
+            runner_up=placement.runner_up[0] if placement.runner_up else None,
+        )
+        self._events.emit(_claim(claim), reason="Allocated", note=note, action=_ACTION)
+
+    def failed(self, claim: ResourceClaim, error: TangramError) -> None:
+        """An allocation could not be written."""
+        metrics.ALLOCATIONS.labels(outcome="failed").inc()
+        next_step = _RBAC_NEXT_STEP if isinstance(error, ForbiddenError) else error.next_step
+        log.error("claim_not_written", claim=str(claim_key(claim)), error=error.cause, next_step=next_step)
+        note = f"{error.cause}; {next_step}" if next_step else error.cause
+        self._warn(claim, "AllocationFailed", note)
+
+    def in_two_claims(self, claim: ResourceClaim, note: str) -> None:
+        """A device of the claim is another claim's as well."""
+        self._warn(claim, "DeviceInTwoClaims", note)
+
+    def _warn(self, claim: ResourceClaim, reason: str, note: str) -> None:
+        self._events.emit(_claim(claim), reason=reason, note=note, action=_ACTION, kind="Warning")
+
+
+def _claim(claim: ResourceClaim) -> ObjectReference:
+    return _reference(RESOURCE_CLAIMS, claim_key(claim))
+
+
+def _reference(resource: Resource, key: ClaimKey | PodKey) -> ObjectReference:
+    return ObjectReference(
+        api_version=resource.api_version,
+        kind=resource.kind,
+        name=key.name,
+        namespace=key.namespace,
+        uid=key.uid,
+    )

@@ -1,0 +1,407 @@
+"""A cluster that can stop between any two steps: an API server whose watches lag and whose answers get lost,
+a scheduler that binds and vetoes, users who delete and create, and the allocation loop among them.
+"""
+
+import asyncio
+import contextlib
+import json
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from tests.fleet import claim, device_class, kube_node, machine, pod, slices
+
+from tangram import DRIVER_NAME
+from tangram.allocation import Settings, Statistics
+from tangram.base.errors import ConflictError, NotFoundError, ServerError, TangramError, UnreachableError
+from tangram.controller.claims import decode_class
+from tangram.controller.decide import Action, Placed, decide
+from tangram.controller.exclusions import Exclusions
+from tangram.controller.inventory import decode_slice
+from tangram.controller.loop import AllocationLoop
+from tangram.controller.nodefit import decode_node
+from tangram.controller.pods import decode_pod
+from tangram.controller.reporting import Reporter
+from tangram.controller.state import State
+from tangram.kube.client import decode
+from tangram.kube.decoding import ObjectKey
+from tangram.kube.objects import ResourceClaim
+from tangram.kube.reflector import Change
+from tangram.kube.resources import Resource
+from tangram.kube.workqueue import WorkQueue
+from tangram.testing.clock import FakeClock
+
+KINDS = ("ResourceSlice", "DeviceClass", "Node", "ResourceClaim", "Pod")
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    "ResourceSlice": decode_slice,
+    "DeviceClass": decode_class,
+    "Node": decode_node,
+    "Pod": decode_pod,
+    "ResourceClaim": lambda raw: decode(raw, ResourceClaim),
+}
+Json = dict[str, Any]
+GPUS = machine(count=3, switch_links=12)
+FAULTS = ("", "lost", "dropped", "late", "slow", "slow-lost", "slow-answer", "slow-late", "failing")
+
+
+class Api:
+    """Objects and their history. `faults` are the fates of the next writes; "" once they are used up."""
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, ObjectKey], Json] = {}
+        self.events: dict[str, deque[tuple[ObjectKey, bytes | None]]] = {kind: deque() for kind in KINDS}
+        self.faults: deque[str] = deque()
+        self.slow: deque[asyncio.Future[None]] = deque()
+        self.late: deque[Callable[[], object]] = deque()
+        self.broken: dict[str, TangramError] = {}
+        self.writes = 0
+        self._version = 0
+        self._uid = 0
+
+    def create(self, item: Json) -> None:
+        self._uid += 1
+        item["metadata"]["uid"] = f"uid-{self._uid}"
+        self.store(item)
+
+    def store(self, item: Json) -> None:
+        self._version += 1
+        item["metadata"]["resourceVersion"] = str(self._version)
+        key = ObjectKey(item["metadata"].get("namespace", ""), item["metadata"]["name"])
+        self.objects[item["kind"], key] = item
+        self.events[item["kind"]].append((key, json.dumps(item).encode()))
+        self._check()
+
+    def delete(self, kind: str, name: str) -> None:
+        key = ObjectKey("default", name)
+        if self.objects.pop((kind, key), None) is not None:
+            self._version += 1
+            self.events[kind].append((key, None))
+
+    def find(self, kind: str, name: str) -> Json | None:
+        return self.objects.get((kind, ObjectKey("default", name)))
+
+    def all(self, kind: str) -> list[Json]:
+        return [item for (k, _), item in sorted(self.objects.items()) if k == kind]
+
+    async def get(self, resource: Resource, *, name: str, namespace: str = "") -> bytes:
+        await asyncio.sleep(0)
+        if self.faults and self.faults.popleft() in ("lost", "dropped", "late"):
+            raise UnreachableError("gone")
+        item = self.find(resource.kind, name)
+        if item is None:
+            raise NotFoundError("not there", status=404)
+        return json.dumps(item).encode()
+
+    async def patch(
+        self,
+        resource: Resource,
+        patch: Mapping[str, Any],
+        *,
+        name: str,
+        namespace: str = "",
+        subresource: str = "",
+    ) -> bytes:
+        fault = self.faults.popleft() if self.faults else ""
+        self.writes += 1
+        await asyncio.sleep(0)
+        if fault in ("slow", "slow-lost", "slow-late"):
+            await self._hold()
+        if fault == "dropped":
+            raise UnreachableError("no connection")
+        if name in self.broken:
+            raise self.broken[name]
+        if fault == "failing":
+            raise ServerError("out of order", status=500)
+        if fault.endswith("late"):
+            self.late.append(lambda: self._apply(resource.kind, name, patch))
+            raise UnreachableError("no answer yet")
+        answer = self._apply(resource.kind, name, patch)
+        if fault == "slow-answer":
+            await self._hold()
+        if fault.endswith("lost"):
+            raise UnreachableError("the answer was lost")
+        return answer
+
+    async def _hold(self) -> None:
+        future = asyncio.get_running_loop().create_future()
+        self.slow.append(future)
+        await future
+
+    def _apply(self, kind: str, name: str, patch: Mapping[str, Any]) -> bytes:
+        item = self.find(kind, name)
+        if item is None:
+            raise NotFoundError("not there", status=404)
+        if item["metadata"]["resourceVersion"] != patch["metadata"]["resourceVersion"]:
+            raise ConflictError("changed", status=409)
+        item = json.loads(json.dumps(item))
+        if "finalizers" in patch["metadata"]:
+            item["metadata"]["finalizers"] = patch["metadata"]["finalizers"]
+        status = {**(item.get("status") or {}), **patch.get("status", {})}
+        item["status"] = {field: value for field, value in status.items() if value is not None}
+        self.store(item)
+        return json.dumps(item).encode()
+
+    def _check(self) -> None:
+        """The rule above all others."""
+        taken: dict[tuple[str, str], str] = {}
+        for item in self.all("ResourceClaim"):
+            for result in devices_of(item):
+                assert result not in taken, f"{result} in {taken[result]} and {item['metadata']['name']}"
+                taken[result] = item["metadata"]["name"]
+
+
+def allocation_of(item: Json) -> Json:
+    found: Json = (item.get("status") or {}).get("allocation") or {}
+    return found
+
+
+def devices_of(item: Json) -> list[tuple[str, str]]:
+    results = allocation_of(item).get("devices", {}).get("results", [])
+    return [(result["pool"], result["device"]) for result in results]
+
+
+def node_of(item: Json) -> str:
+    (devices,) = {pool for pool, _ in devices_of(item)} or {""}
+    return devices.removeprefix(f"{DRIVER_NAME}/")
+
+
+class Simulation:
+    """`state` is what the controller believes; `act` does one thing, chosen by a number."""
+
+    def __init__(self, *, nodes: int = 2) -> None:
+        self.clock = FakeClock()
+        self.api = Api()
+        self.api.create(device_class())
+        for index in range(nodes):
+            self.api.create(kube_node(f"n{index}"))
+            for item in slices(f"n{index}", GPUS):
+                self.api.create(item)
+        self._task: asyncio.Task[None] | None = None
+        self.start()
+
+    # --- the controller -------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """A new leader: reads everything, then decides."""
+        self.state, queue = self._new_state()
+        self._known: dict[tuple[str, ObjectKey], Any] = {}
+        self.relist()
+        loop = AllocationLoop(
+            client=self.api,  # type: ignore[arg-type]
+            state=self.state,
+            queue=queue,
+            reporter=Reporter(_NoEvents()),  # type: ignore[arg-type]
+            clock=self.clock,
+            settings=Settings(),
+        )
+        self._task = asyncio.create_task(loop.run())
+
+    def _new_state(self) -> tuple[State, WorkQueue[ObjectKey]]:
+        def requeue(key: ObjectKey) -> None:
+            queue.add(key)
+
+        state = State(clock=self.clock, exclusions=Exclusions(), requeue=requeue)
+        queue: WorkQueue[ObjectKey] = WorkQueue(clock=self.clock, order=state.order)
+        return state, queue
+
+    async def stop(self) -> None:
+        assert self._task is not None
+        assert not self._task.done(), self._task.exception()
+        self._task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await self._task
+        self.api.slow.clear()
+
+    def _tell(
+        self, state: State, kind: str, key: ObjectKey, raw: bytes | None, known: dict[Any, Any]
+    ) -> None:
+        old = known.pop((kind, key), None)
+        new = _DECODERS[kind](raw) if raw is not None else None
+        if old is not None and new is not None and _uid(old) != _uid(new):
+            self._call(state, kind, Change(key, old, None))  # as the reflector does
+            old = None
+        if new is not None:
+            known[kind, key] = new
+        if old is not None or new is not None:
+            self._call(state, kind, Change(key, old, new))
+
+    @staticmethod
+    def _call(state: State, kind: str, change: Change[Any]) -> None:
+        handlers: dict[str, Callable[[Change[Any]], None]] = {
+            "ResourceSlice": state.on_slice,
+            "DeviceClass": state.on_class,
+            "Node": state.on_node,
+            "Pod": state.on_pod,
+            "ResourceClaim": state.on_claim,
+        }
+        handlers[kind](change)
+
+    def deliver(self, kind: str, count: int = 1) -> None:
+        """The next events of a watch."""
+        for _ in range(min(count, len(self.api.events[kind]))):
+            key, raw = self.api.events[kind].popleft()
+            self._tell(self.state, kind, key, raw, self._known)
+
+    def relist(self) -> None:
+        """All watches were too old: what happened in between is not seen."""
+        for kind in KINDS:
+            self.api.events[kind].clear()
+            there = {key for k, key in self.api.objects if k == kind}
+            for key in sorted(there | {key for k, key in self._known if k == kind}):
+                item = self.api.objects.get((kind, key))
+                self._tell(self.state, kind, key, json.dumps(item).encode() if item else None, self._known)
+
+    def fresh(self) -> State:
+        """What a new leader would believe, once it has looked at every pod."""
+        state, _ = self._new_state()
+        for kind in KINDS:
+            for (k, key), item in sorted(self.api.objects.items()):
+                if k == kind:
+                    self._tell(state, kind, key, json.dumps(item).encode(), {})
+        for key in state.pods:
+            action = self.decide(state, key.name)
+            if isinstance(action, Placed):
+                state.place(key, action.node)
+        return state
+
+    def decide(self, state: State, name: str) -> Action:
+        return decide(
+            state,
+            ObjectKey("default", name),
+            now_s=self.clock.monotonic_s(),
+            settings=Settings(),
+            statistics=Statistics(),
+        )
+
+    # --- the others -----------------------------------------------------------------------------------
+
+    def create_claim(self, name: str, count: int) -> None:
+        if self.api.find("ResourceClaim", name) is None:
+            self.api.create(claim(name, count=count))
+
+    def create_pod(self, name: str, *claims: str) -> None:
+        if self.api.find("Pod", name) is None:
+            container = {"name": "c", "resources": {"requests": {"cpu": "3"}}}
+            self.api.create(pod(name, *claims, containers=[container]))
+
+    def claims_of(self, item: Json) -> list[Json | None]:
+        names = {entry["resourceClaimName"] for entry in item["spec"]["resourceClaims"]}
+        return [self.api.find("ResourceClaim", name) for name in sorted(names)]
+
+    def bind(self, item: Json) -> None:
+        """kube-scheduler, if all claims are allocated for one node."""
+        claims = self.claims_of(item)
+        nodes = {node_of(c) if c is not None else "" for c in claims}
+        if item["spec"].get("nodeName") or len(nodes) != 1 or nodes == {""}:
+            return
+        for c in claims:
+            assert c is not None
+            users = c["status"].get("reservedFor", [])
+            reference = {"resource": "pods", "name": item["metadata"]["name"], "uid": item["metadata"]["uid"]}
+            self.api.store({**c, "status": {**c["status"], "reservedFor": [*users, reference]}})
+        spec = {**item["spec"], "nodeName": nodes.pop()}
+        self.api.store({**item, "spec": spec, "status": {"phase": "Running"}})
+
+    def veto(self, c: Json) -> None:
+        """kube-scheduler takes an allocation back that nobody reserved."""
+        if allocation_of(c) and not c["status"].get("reservedFor"):
+            self.api.store({**c, "status": {}})
+
+    def delete_pod(self, item: Json) -> None:
+        """With what the resource-claim controller does then."""
+        self.api.delete("Pod", item["metadata"]["name"])
+        for c in self.claims_of(item):
+            if c is None or not (c.get("status") or {}).get("reservedFor"):
+                continue
+            left = [user for user in c["status"]["reservedFor"] if user["uid"] != item["metadata"]["uid"]]
+            self.api.store({**c, "status": {**c["status"], "reservedFor": left} if left else {}})
+
+    def delete_claim(self, c: Json) -> None:
+        if not (c.get("status") or {}).get("reservedFor"):
+            self.api.delete("ResourceClaim", c["metadata"]["name"])
+
+    # --- one step -------------------------------------------------------------------------------------
+
+    async def act(self, what: str, number: int) -> None:
+        """One step of the kind `what`; `number` chooses among the possible ones."""
+        pods, claims = self.api.all("Pod"), self.api.all("ResourceClaim")
+        match what:
+            case "claim":
+                self.create_claim(f"c{number % 4}", 1 + number // 4 % 3)
+            case "pod":
+                chosen = [f"c{i}" for i in range(4) if number >> (2 + i) & 1] or [f"c{number % 4}"]
+                self.create_pod(f"p{number % 4}", *chosen[:2])
+            case "deliver":
+                self.deliver(KINDS[number % len(KINDS)], 1 + number // len(KINDS) % 3)
+            case "watch":
+                for kind in ("ResourceClaim", "Pod"):
+                    self.deliver(kind, 100)
+            case "relist":
+                self.relist()
+            case "bind" if pods:
+                self.bind(pods[number % len(pods)])
+            case "veto" if claims:
+                self.veto(claims[number % len(claims)])
+            case "delete-pod" if pods:
+                self.delete_pod(pods[number % len(pods)])
+            case "delete-claim" if claims:
+                self.delete_claim(claims[number % len(claims)])
+            case "fault":
+                self.api.faults.append(FAULTS[number % len(FAULTS)])
+            case "slow" if self.api.slow:
+                self.finish_slow()
+            case "late" if self.api.late:
+                self.apply_late()
+            case "time":
+                await self.clock.advance(0.1 * (1 + number % 40))
+            case "restart":
+                await self.stop()
+                # A new leader waits until no write of its predecessor can be on its way any more.
+                while self.api.late:
+                    self.apply_late()
+                self.start()
+        await self.settle()
+
+    def finish_slow(self) -> None:
+        future = self.api.slow.popleft()
+        if not future.done():
+            future.set_result(None)
+
+    def apply_late(self) -> None:
+        with contextlib.suppress(ConflictError, NotFoundError):
+            self.api.late.popleft()()
+
+    async def settle(self) -> None:
+        for _ in range(30):
+            await asyncio.sleep(0)
+
+    async def quiesce(self) -> None:
+        """No more faults, and time enough for everything."""
+        self.api.faults.clear()
+        while self.api.late:
+            self.apply_late()
+        for _ in range(40):
+            while self.api.slow:
+                self.finish_slow()
+            for kind in KINDS:
+                self.deliver(kind, 1000)
+            await self.settle()
+            await self.clock.advance(35)
+        assert not any(self.api.events.values())
+
+
+class _NoEvents:
+    def emit(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+def _uid(record: Any) -> object:
+    if isinstance(record, ResourceClaim):
+        return record.metadata.uid
+    return getattr(getattr(record, "key", None), "uid", "")
+
+
+def waiting_pods(simulation: Simulation) -> Iterator[Json]:
+    for item in simulation.api.all("Pod"):
+        if not item["spec"].get("nodeName"):
+            yield item
