@@ -23,7 +23,11 @@ class Snapshot:
 
     def free_mask(self, node: NodeDevices) -> int:
         """Bits of the devices of this node that nobody holds."""
-        return sum(1 << index for index, device in enumerate(node.devices) if not self.held.get(device.id))
+        mask = 0
+        for index, device in enumerate(node.devices):
+            if not self.held.get(device.id):
+                mask |= 1 << index
+        return mask
 
     def with_held(self, devices: Iterable[DeviceId], holder: ClaimKey) -> "Snapshot":
         """The same state with `holder` on these devices."""

@@ -28,6 +28,8 @@ from tangram.kube.objects import DeviceRequest as WireRequest
 
 MAXIMUM_RESULTS = 32
 """Devices of one allocation (`AllocationResultsMaxSize`, resource/v1)."""
+_MAXIMUM_SELECTOR_TEXT = 64 * 1024
+"""Characters of all selectors of a claim. The API allows 10 MiB, which would take a minute to compile."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,6 +82,7 @@ def lower_claim(claim: ResourceClaim, classes: Mapping[str, ClassRecord]) -> Cla
         return None
     try:
         _refuse_mixture(named, ours, classes)
+        _refuse_long_selectors(claim)
         lowered = tuple(
             _lower_request(claim, request, index, classes) for index, request in enumerate(requests)
         )
@@ -122,6 +125,22 @@ def _refuse_mixture(
                 f"request {request.name}: device class {', '.join(names)} belongs to another driver",
                 next_step="put the devices of each driver into a claim of their own",
             )
+
+
+def _refuse_long_selectors(claim: ResourceClaim) -> None:
+    length = sum(
+        len(selector.cel.expression)
+        for request in claim.spec.devices.requests or ()
+        for selector in (request.exactly and request.exactly.selectors) or ()
+        if selector.cel is not None
+    )
+    if length > _MAXIMUM_SELECTOR_TEXT:
+        raise _invalid(
+            claim,
+            "spec.devices.requests",
+            f"has selectors of {length} characters together, where {_MAXIMUM_SELECTOR_TEXT} are allowed",
+            "write shorter ones, or let a device class say what the claims have in common",
+        )
 
 
 def _invalid(claim: ResourceClaim, field: str, cause: str, next_step: str = "") -> InvalidObjectError:

@@ -5,7 +5,7 @@ Taints, unschedulable, nodeSelector, required node affinity and host ports as in
 topology, inter-pod affinity and spreading are left to kube-scheduler, whose veto comes back as an exclusion.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -59,7 +59,7 @@ def decode_node(raw: msgspec.Raw | bytes) -> NodeRecord:
     )
 
 
-def refusal(pod: Pod, node: NodeRecord, used_ports: Iterable[HostPort] = ()) -> Refusal | None:
+def refusal(pod: Pod, node: NodeRecord, used_ports: Collection[HostPort] = ()) -> Refusal | None:
     """Why the pod cannot run on the node; None if it can."""
     taints = (*node.taints, _UNSCHEDULABLE) if node.unschedulable else node.taints
     tolerations = pod.spec.tolerations or []
@@ -75,7 +75,7 @@ def refusal(pod: Pod, node: NodeRecord, used_ports: Iterable[HostPort] = ()) -> 
     required = affinity and affinity.required_during_scheduling_ignored_during_execution
     if required and not node_selector_matches(required.node_selector_terms or (), node):
         return _unsuitable("on nodes outside the pod's node affinity")
-    if any(_ports_clash(mine, theirs) for mine in host_ports(pod) for theirs in used_ports):
+    if used_ports and any(_ports_clash(mine, theirs) for mine in host_ports(pod) for theirs in used_ports):
         return _unsuitable("on nodes where a host port of the pod is taken")
     return None
 
@@ -139,10 +139,11 @@ def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) ->
 
 
 def host_ports(pod: Pod) -> tuple[HostPort, ...]:
-    """Host ports of the pod's containers."""
+    """Host ports of the containers that run as long as the pod."""
+    sidecars = (c for c in pod.spec.init_containers or () if c.restart_policy == "Always")
     return tuple(
         (port.protocol or "TCP", port.host_ip or "0.0.0.0", port.host_port)  # noqa: S104 - the API's wildcard
-        for container in (*(pod.spec.containers or ()), *(pod.spec.init_containers or ()))
+        for container in (*(pod.spec.containers or ()), *sidecars)
         for port in container.ports or ()
         if port.host_port
     )

@@ -5,7 +5,7 @@ the moment of the decision, so that two pods are not sent to the same last CPU.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tangram.controller.nodefit import HostPort
@@ -69,7 +69,7 @@ class NodeUse:
             for name, amount in allocatable.items()
         }
 
-    def ports(self, node: str, *, but: ObjectKey | None = None) -> Iterable[HostPort]:
+    def ports(self, node: str, *, but: ObjectKey | None = None) -> Collection[HostPort]:
         """Host ports taken on a node by other pods than `but`."""
         use = self._nodes.get(node)
         if use is None:

@@ -1,6 +1,6 @@
 """What the controller knows, kept current by watch events, and which pods an event makes worth a look."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Collection, Hashable
 
 from tangram import DRIVER_NAME
 from tangram.allocation import ClaimKey, ClaimRequest, Snapshot
@@ -253,7 +253,7 @@ class State:
             },
         )
 
-    def used_ports(self, node: str, pod: ObjectKey) -> Iterable[HostPort]:
+    def used_ports(self, node: str, pod: ObjectKey) -> Collection[HostPort]:
         """Host ports taken on a node by other pods."""
         return self._use.ports(node, but=pod)
 

@@ -99,6 +99,19 @@ def test_what_cannot_be_allocated_is_refused_by_field(item: dict[str, Any], word
     assert all(word in text for word in words), text
 
 
+def test_very_long_selectors_are_not_compiled() -> None:
+    """A megabyte of selectors would hold up all other pods for ten seconds."""
+    selectors = [{"cel": {"expression": f"{i} == {i} || " + "true || " * 1200 + "true"}} for i in range(32)]
+    item = claim_object(
+        "c",
+        *(
+            {"name": f"r{i}", "exactly": {"deviceClassName": DRIVER_NAME, "selectors": selectors}}
+            for i in range(4)
+        ),
+    )
+    assert "characters together, where 65536 are allowed" in refused(item)
+
+
 def test_constraints() -> None:
     item = claim_object("c", count=2, match="gpu.resource.admin/nvlinkDomain")
     lowered = lower(item)

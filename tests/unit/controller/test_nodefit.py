@@ -112,6 +112,10 @@ def test_host_ports() -> None:
     wants = pod(containers=[container])
     assert refusal(wants, node(), [("TCP", "10.0.0.1", 80)]) is not None
     assert refusal(wants, node(), [("UDP", "0.0.0.0", 80), ("TCP", "0.0.0.0", 81)]) is None
+    only_at_start = pod(initContainers=[container])
+    assert refusal(only_at_start, node(), [("TCP", "0.0.0.0", 80)]) is None
+    sidecar = pod(initContainers=[{**container, "restartPolicy": "Always"}])
+    assert refusal(sidecar, node(), [("TCP", "0.0.0.0", 80)]) is not None
 
 
 def container(cpu: str, **more: Any) -> dict[str, Any]:
