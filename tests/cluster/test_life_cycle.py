@@ -135,7 +135,7 @@ def two_allocators(deployed: Cluster, tmp_path_factory: pytest.TempPathFactory) 
     yield
     apply_chart(deployed)
     wait_rolled_out(deployed)
-    deployed.on_node("node-1", "rm", MACHINE_FILE)
+    deployed.on_node("node-1", "rm", "-f", MACHINE_FILE)
 
 
 @pytest.mark.usefixtures("two_allocators")
