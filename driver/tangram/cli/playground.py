@@ -34,7 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.add_argument(
-        "--machines", metavar="NAME,…", default="a100x8,dgx1v", help="one node each (default a100x8,dgx1v)"
+        "--machines", metavar="NAME,…", default="a100x8,dgx1v", help="one node each (default %(default)s)"
     )
     parser.add_argument(
         "--scenario",

@@ -11,7 +11,6 @@ ALIASES = {
     "dgx1v": "dgx-1v",
     "t4x4": "t4-x4",
 }
-DEFAULT = "a100x8,dgx1v"
 _MAXIMUM = 16
 
 
