@@ -5,12 +5,12 @@ import socket
 import sys
 from pathlib import Path
 
+from tangram.base.atomicfile import write_atomically
 from tangram.base.errors import DriverUnavailableError, UsageError
 from tangram.base.logs import configure_logging
 from tangram.cli.machinetext import machine_text
 from tangram.cli.main import print_error
 from tangram.hardware import recording
-from tangram.hardware.atomicfile import write_atomically
 from tangram.hardware.machines import MachineDescription, load_machine, machine_file, shipped_machines
 from tangram.hardware.simulated import describe_machine
 

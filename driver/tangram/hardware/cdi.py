@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tangram.base.atomicfile import remove_leftovers, state_error, write_atomically
 from tangram.base.errors import InvalidObjectError
-from tangram.hardware.atomicfile import remove_leftovers, state_error, write_atomically
 from tangram.hardware.backend import DeviceNode
 
 VENDOR = "gpu.resource.admin"

@@ -10,8 +10,8 @@ import re
 from importlib import resources
 from pathlib import Path
 
+from tangram.base.atomicfile import state_error, write_atomically
 from tangram.base.errors import DriverUnavailableError
-from tangram.hardware.atomicfile import state_error, write_atomically
 from tangram.hardware.cdi import CdiEdits, Hook, Mount
 from tangram.hardware.driverroot import find_binary, find_library
 

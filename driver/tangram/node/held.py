@@ -15,8 +15,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from tangram.base.atomicfile import remove_leftovers, state_error, write_atomically
 from tangram.base.errors import StateError
-from tangram.hardware.atomicfile import remove_leftovers, state_error, write_atomically
 
 VERSION = 1
 _SUFFIX = ".json"

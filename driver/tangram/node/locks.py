@@ -11,9 +11,9 @@ import os
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
+from tangram.base.atomicfile import state_error
 from tangram.base.clock import Clock
 from tangram.base.errors import PrepareError
-from tangram.hardware.atomicfile import state_error
 
 _POLL_S = 0.01
 _DEADLINE_S = 30.0

@@ -142,4 +142,4 @@ def test_the_config_file_may_come_from_the_environment(
 ) -> None:
     monkeypatch.setenv("TANGRAM_CONFIG", str(tmp_path / "missing.yaml"))
     assert main(["controller", "run", "--print-config"]) == 2
-    assert "missing.yaml: No such file" in capsys.readouterr().err
+    assert "missing.yaml: cannot be read: No such file" in capsys.readouterr().err

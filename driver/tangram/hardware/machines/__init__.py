@@ -7,9 +7,9 @@ from importlib import resources
 from pathlib import Path
 
 from tangram.base.errors import InvalidObjectError
+from tangram.base.strictyaml import parse_yaml, read_file
 from tangram.hardware.machines.description import MachineDescription, parse_description
 from tangram.hardware.machines.schema import did_you_mean
-from tangram.hardware.machines.strictyaml import YamlError, load_yaml
 
 __all__ = [
     "MachineDescription",
@@ -47,7 +47,12 @@ def read_machine(source: str) -> bytes:
     """The text of a description, unparsed. Errors as of `load_machine`."""
     file = machine_file(source)
     if file is not None:
-        return _read(file)
+        return read_file(
+            file,
+            maximum_bytes=MAXIMUM_FILE_BYTES,
+            object_name=_object_name(source),
+            what="a machine description",
+        )
     shipped = shipped_machines()
     if source not in shipped:
         raise InvalidObjectError(
@@ -60,36 +65,9 @@ def read_machine(source: str) -> bytes:
 
 def parse_machine(data: bytes, *, source: str) -> MachineDescription:
     """The description in the text of `source`. Errors as of `load_machine`."""
-    try:
-        content = load_yaml(data)
-    except YamlError as error:
-        raise InvalidObjectError(
-            str(error),
-            object_name=_object_name(source),
-            field=f"line {error.line}" if error.line else "",
-            next_step="mend the YAML of the file",
-        ) from None
-    return parse_description(content, object_name=_object_name(source))
+    name = _object_name(source)
+    return parse_description(parse_yaml(data, object_name=name).content, object_name=name)
 
 
 def _object_name(source: str) -> str:
     return f"machine description {source[:256]}"
-
-
-def _read(file: Path) -> bytes:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(MAXIMUM_FILE_BYTES + 1)
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        raise InvalidObjectError(
-            f"cannot be read: {getattr(error, 'strerror', None) or error}",
-            object_name=_object_name(str(file)),
-            next_step="check the path and its permissions",
-        ) from None
-    if len(data) > MAXIMUM_FILE_BYTES:
-        raise InvalidObjectError(
-            f"larger than {MAXIMUM_FILE_BYTES // 1024} KiB",
-            object_name=_object_name(str(file)),
-            next_step="check that the path names a machine description",
-        )
-    return data

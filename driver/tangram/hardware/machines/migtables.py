@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal, NoReturn
 from msgspec import Meta, field
 
 from tangram.base.errors import InvalidObjectError
+from tangram.base.strictyaml import parse_yaml
 from tangram.hardware.machines.schema import ApiVersion, Strict, convert
-from tangram.hardware.machines.strictyaml import YamlError, load_yaml
 
 _DIRECTORY = "mig"
 _SUFFIX = ".yaml"
@@ -86,13 +86,7 @@ def load_mig_table(name: str) -> MigTable:
 def parse_mig_table(data: bytes, *, source: str) -> MigTable:
     """The table in the text of `source`; InvalidObjectError names file and field."""
     object_name = f"MIG table {source[:256]}"
-    try:
-        content: Any = load_yaml(data)
-    except YamlError as error:
-        where = f"line {error.line}" if error.line else ""
-        raise InvalidObjectError(
-            str(error), object_name=object_name, field=where, next_step="mend the YAML of the file"
-        ) from None
+    content = parse_yaml(data, object_name=object_name).content
     table = convert(content, MigTable, parts=(MigProfile, MigEngines), object_name=object_name)
     _Rules(table, object_name).check()
     return table

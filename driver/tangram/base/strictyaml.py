@@ -1,0 +1,167 @@
+"""YAML files of people, read strictly: bounded, without surprises, and with the line of everything.
+
+Scalars are text unless they are integers, `true`, `false` or null, or decimals where asked: YAML 1.1 would
+read `no` as false and the PCI bus id `0000:07:00.0` as the number 420. A key that stands twice, an alias, a
+tag and deep nesting are refused.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from tangram.base.errors import InvalidObjectError
+
+MAXIMUM_DEPTH = 8
+"""Of mappings and lists in each other."""
+_MEND = "mend the YAML of the file"
+_NULLS = frozenset({"", "~", "null"})
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
+_MAXIMUM_DIGITS = 300
+
+YamlPath = tuple[str | int, ...]
+"""Where something stands in a document: keys and positions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class YamlDocument:
+    """The content of a document: dict, list, str, int, float, bool and None. `line` counts from 1."""
+
+    content: Any
+    _lines: Mapping[YamlPath, int]
+
+    def line(self, path: YamlPath) -> int:
+        """The line of a key or an item; of the nearest thing around it where there is no such place."""
+        while path and path not in self._lines:
+            path = path[:-1]
+        return self._lines.get(path, 1)
+
+
+def read_file(path: Path, *, maximum_bytes: int, object_name: str, what: str) -> bytes:
+    """The bytes of a file; InvalidObjectError if unreadable or larger. `what`: the kind of file in words."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(maximum_bytes + 1)
+    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
+        raise InvalidObjectError(
+            f"cannot be read: {getattr(error, 'strerror', None) or error}",
+            object_name=object_name,
+            next_step="check the path and its permissions",
+        ) from None
+    if len(data) > maximum_bytes:
+        raise InvalidObjectError(
+            f"is larger than {maximum_bytes // 1024} KiB",
+            object_name=object_name,
+            next_step=f"check that the path names {what}",
+        )
+    return data
+
+
+def parse_yaml(data: bytes, *, object_name: str, decimals: bool = False) -> YamlDocument:
+    """The one document of a text; an empty text is None. InvalidObjectError names object and line.
+
+    With `decimals`, `1.5` and `1e3` are numbers, else text (a version `13.0` stays what it is).
+    """
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidObjectError(
+            f"is not UTF-8 at byte {error.start}", object_name=object_name, next_step="save the file as UTF-8"
+        ) from None
+    try:
+        return _Composer(yaml.parse(text, Loader=yaml.CSafeLoader), object_name, decimals).document()
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        problem = (error.problem or error.context or "not YAML")[:200]
+        _raise_invalid(problem, object_name=object_name, line=mark.line + 1 if mark else 0)
+    except yaml.YAMLError as error:
+        _raise_invalid(" ".join(str(error).split())[:200], object_name=object_name)
+
+
+def _raise_invalid(problem: str, *, object_name: str, line: int = 0, next_step: str = _MEND) -> NoReturn:
+    raise InvalidObjectError(
+        problem, object_name=object_name, field=f"line {line}" if line else "", next_step=next_step
+    )
+
+
+class _Composer:
+    """Values from the events of libyaml, whose own composer would follow aliases and nest without end."""
+
+    def __init__(self, events: Iterator[Any], object_name: str, decimals: bool) -> None:
+        self._events = events
+        self._object_name = object_name
+        self._decimals = decimals
+        self._lines: dict[YamlPath, int] = {}
+
+    def document(self) -> YamlDocument:
+        content, seen = None, False
+        for event in self._events:
+            if isinstance(event, yaml.DocumentStartEvent):
+                if seen:
+                    self._refuse("a second document", event, "leave one document in the file")
+                seen = True
+                first = next(self._events)
+                self._lines[()] = first.start_mark.line + 1
+                content = self._value(first, ())
+        return YamlDocument(content=content, _lines=self._lines)
+
+    def _value(self, event: Any, path: YamlPath) -> Any:
+        if isinstance(event, yaml.AliasEvent):
+            self._refuse("aliases (*name) are not allowed", event, "write the values out")
+        if event.tag is not None:
+            self._refuse(f"tags ({event.tag[:64]}) are not allowed", event, "write the value without a tag")
+        if isinstance(event, yaml.ScalarEvent):
+            return self._scalar(event)
+        if len(path) >= MAXIMUM_DEPTH:
+            self._refuse(f"nested deeper than {MAXIMUM_DEPTH} levels", event)
+        return self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
+
+    def _mapping(self, path: YamlPath) -> dict[str, Any]:
+        content: dict[str, Any] = {}
+        while not isinstance(event := next(self._events), yaml.MappingEndEvent):
+            if isinstance(event, yaml.CollectionStartEvent):
+                self._refuse("a key that is a mapping or a list", event, "quote it, or remove it")
+            key = self._value(event, path)
+            if not isinstance(key, str):
+                self._refuse(f"the key {event.value[:64]} is not text", event, "quote it, or remove it")
+            if key in content:
+                self._refuse(f"the key {key[:64]!r} stands twice", event, "remove one")
+            place = (*path, key)
+            self._lines[place] = event.start_mark.line + 1
+            content[key] = self._value(next(self._events), place)
+        return content
+
+    def _list(self, path: YamlPath) -> list[Any]:
+        content: list[Any] = []
+        while not isinstance(event := next(self._events), yaml.SequenceEndEvent):
+            place = (*path, len(content))
+            self._lines[place] = event.start_mark.line + 1
+            content.append(self._value(event, place))
+        return content
+
+    def _scalar(self, event: Any) -> str | int | float | bool | None:
+        text: str = event.value
+        if event.style:  # quoted, or a block
+            return text
+        if text in _NULLS:
+            return None
+        if text in {"true", "false"}:
+            return text == "true"
+        if _INTEGER.fullmatch(text):
+            if len(text) > _MAXIMUM_DIGITS:
+                self._refuse("a number of very many digits", event, "quote it if it is meant as text")
+            return int(text)
+        if self._decimals and _DECIMAL.fullmatch(text):
+            if not math.isfinite(number := float(text)):
+                self._refuse(f"the number {text[:64]} is too large", event)
+            return number
+        return text
+
+    def _refuse(self, problem: str, event: Any, next_step: str = _MEND) -> NoReturn:
+        line = event.start_mark.line + 1
+        _raise_invalid(problem, object_name=self._object_name, line=line, next_step=next_step)
