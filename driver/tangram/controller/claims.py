@@ -204,7 +204,7 @@ def _count(claim: ResourceClaim, exactly: ExactDeviceRequest, field: str) -> int
         raise _not_yet(claim, f"{field}.allocationMode All")
     if exactly.allocation_mode not in ("", "ExactCount"):
         raise _invalid(claim, f"{field}.allocationMode", f"{exactly.allocation_mode!r} is unknown")
-    if exactly.count < 0:
+    if (exactly.count or 0) < 0:
         raise _invalid(claim, f"{field}.count", "is negative")
     return exactly.count or 1
 
