@@ -20,9 +20,9 @@ KIND = "GPUClaimParameters"
 MAXIMUM_LENGTH = 10 * 1024
 """Of the JSON text, in bytes (`OpaqueParametersMaxLength` of resource/v1)."""
 
-_MIG_PROFILE = r"(?i)^([1-9]c\.)?[1-9]g\.[0-9]{1,4}gb([+-][a-z]+(\.[a-z]+)?)?$"
-_QUANTITY = r"^[0-9]{1,15}(\.[0-9]{1,9})?([KMGT]i|[kMGT])?$"
-_SUBREQUEST = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+_MIG_PROFILE = r"(?ia)^([1-9]c\.)?[1-9]g\.[0-9]{1,4}gb([+-][a-z]+(\.[a-z]+)?)?\Z"
+_QUANTITY = r"^[0-9]{1,15}(\.[0-9]{1,9})?([KMGT]i|[kMGT])?\Z"
+_SUBREQUEST = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?\Z"
 _Gigabytes = Annotated[int, Meta(ge=1, le=100_000)]
 _Alternatives = Annotated[
     dict[Annotated[str, Meta(pattern=_SUBREQUEST)], Annotated[float, Meta(gt=0, le=1_000_000)]],

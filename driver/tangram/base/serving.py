@@ -56,10 +56,11 @@ class HttpServer(AbstractAsyncContextManager["HttpServer"]):
         site = web.TCPSite(runner, host or None, port)
         try:
             await site.start()
-        except OSError as error:
+        except (OSError, UnicodeError) as error:  # UnicodeError: what cannot be a host name
             await runner.cleanup()
+            cause = getattr(error, "strerror", None) or error
             raise ConfigurationError(
-                f"cannot serve metrics and health on {self._address}: {error.strerror or error}",
+                f"cannot serve metrics and health on {self._address}: {cause}",
                 next_step="set --metrics-address to a free address, or to nothing to serve none",
             ) from None
         self._runner = runner

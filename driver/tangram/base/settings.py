@@ -6,9 +6,10 @@ Struct alone decides flag (`--node-name`), environment variable (`TANGRAM_NODE_N
 """
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Generic, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Generic, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -25,6 +26,19 @@ NODES_KEY = "nodes"
 
 _TYPES_IN_WORDS = {"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false"}
 
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+DNS_LABEL = rf"\A{_LABEL}\Z"
+"""As Kubernetes wants names of namespaces; `$` would let a line break pass."""
+DNS_SUBDOMAIN = rf"\A{_LABEL}(\.{_LABEL})*\Z"
+"""As Kubernetes wants most other names."""
+# A line break would forge a line of a log, a NUL end a path early, a surrogate fail when it is printed.
+_PRINTABLE = r"[^\x00-\x1f\x7f\ud800-\udfff]*"
+Text = Meta(max_length=1024, pattern=rf"\A{_PRINTABLE}\Z", extra={"expected": "one line of text"})
+AbsolutePath = Meta(max_length=1024, pattern=rf"\A/{_PRINTABLE}\Z", extra={"expected": "an absolute path"})
+MaybeAbsolutePath = Meta(
+    max_length=1024, pattern=rf"\A(/{_PRINTABLE})?\Z", extra={"expected": "an absolute path, or nothing"}
+)
+
 T = TypeVar("T", bound="CommandSettings")
 
 
@@ -32,13 +46,15 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     """What every command that runs for long can be told."""
 
     kubeconfig: Annotated[
-        str, Meta(description="kubeconfig file; empty: in-cluster, else $KUBECONFIG, else ~/.kube/config")
+        str,
+        Meta(description="kubeconfig file; empty: in-cluster, else $KUBECONFIG, else ~/.kube/config"),
+        Text,
     ] = ""
     metrics_address: Annotated[
         str,
         Meta(
             description="address that serves /metrics, /healthz and /readyz; empty: none",
-            pattern=r"^$|:\d{1,5}$",
+            pattern=r"\A([!-~]{0,253}:[0-9]{1,5})?\Z",
             extra={"expected": "[host]:port, or nothing"},
         ),
     ] = ":9464"
@@ -55,6 +71,10 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
             extra={"unit": "seconds"},
         ),
     ] = 1.0
+
+    def contradiction(self) -> tuple[str, str] | None:
+        """The keys of two settings of which the first must not be larger than the second, but is."""
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,7 +205,19 @@ def load_settings(
             next_step=f"give {missing.flag}, {missing.environment} or {missing.key} in the settings file"
             f" ({missing.description})",
         )
-    return Loaded(settings=kind(**values), origins=origins, warnings=_suspicious(known, environment))
+    settings = kind(**values)
+    if (keys := settings.contradiction()) is not None:
+        _refuse_contradiction(keys, values={s.key: values[s.name] for s in known}, origins=origins)
+    return Loaded(settings=settings, origins=origins, warnings=_suspicious(known, environment))
+
+
+def _refuse_contradiction(
+    keys: tuple[str, str], *, values: Mapping[str, Any], origins: Mapping[str, str]
+) -> NoReturn:
+    smaller, larger = (f"{key} ({values[key]:g}, {origins[key]})" for key in keys)
+    raise ConfigurationError(
+        f"{smaller} is larger than {larger}", next_step=f"lower {keys[0]}, or raise {keys[1]}"
+    )
 
 
 def _from_flags(known: Iterable[Setting], flags: Mapping[str, str]) -> dict[str, tuple[Any, str]]:
@@ -221,6 +253,12 @@ def _from_file(
     common = _file_layer(known, content, origin=f"file {path}")
     if nodes is None:
         return common, {}
+    for name, entry in nodes.mapping(NODES_KEY).items():
+        if not re.search(DNS_SUBDOMAIN, name):
+            raise ConfigurationError(
+                f"{entry.where}: {NODES_KEY}.{_shown(name)} is not the name of a node",
+                next_step="kubectl get nodes shows their names",
+            )
     per_node_settings = tuple(setting for setting in known if setting.name != "node_name")
     layers = {
         name: _file_layer(

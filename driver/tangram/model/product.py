@@ -7,7 +7,7 @@ _SERIES = frozenset({"RTX", "GTX", "TITAN", "CMP", "PRO"})
 """Words that name a model only together with the next one."""
 _VARIANTS = frozenset({"TI", "SUPER", "SFF", "ADA", "D"})
 """Words after the model of a series that make it another product."""
-_NOMINAL_GB = re.compile(r"(?<![0-9])(\d{1,4})\s?GB(?![0-9a-z])", re.IGNORECASE)
+_NOMINAL_GB = re.compile(r"(?<![0-9])([0-9]{1,4})\s?GB(?![0-9a-z])", re.IGNORECASE)
 _SOLD_GB = (
     *(1, 2, 3, 4, 5, 6, 8, 10, 11, 12, 16, 20, 22, 24, 32, 40, 48, 64, 72, 80, 94, 96),
     *(128, 141, 144, 180, 186, 192, 288),

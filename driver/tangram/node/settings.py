@@ -4,10 +4,12 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tangram.base.settings import CommandSettings
-from tangram.model.devices import Allocator
+from tangram import DRIVER_NAME
+from tangram.base.settings import DNS_SUBDOMAIN, AbsolutePath, CommandSettings, MaybeAbsolutePath, Text
+from tangram.model.devices import Allocator, pool_name
 
-_AbsolutePath = Meta(pattern=r"^/", extra={"expected": "an absolute path"})
+# The pool is named after the node, and its name is limited to 253 (resource/v1 PoolNameMaxLength).
+_LONGEST_NODE_NAME = 253 - len(pool_name(DRIVER_NAME, ""))
 
 
 class NodeSettings(CommandSettings, frozen=True, kw_only=True):
@@ -17,10 +19,9 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
         str,
         Meta(
             description="name of this node's Node object; in a DaemonSet take it from fieldRef spec.nodeName",
-            min_length=1,
-            max_length=253,
-            pattern=r"^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$",
-            extra={"expected": "a node name (lower case letters, digits, '-' and '.')"},
+            max_length=_LONGEST_NODE_NAME,
+            pattern=DNS_SUBDOMAIN,
+            extra={"expected": f"a node name (up to {_LONGEST_NODE_NAME} of a-z, 0-9, '-' and '.')"},
         ),
     ]
     pod_uid: Annotated[
@@ -29,30 +30,27 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             description="UID of the plugin's own pod: with it two instances overlap in a rolling update"
             " without a gap; empty outside of a pod",
             max_length=63,
-            pattern=r"^[A-Za-z0-9-]*$",
+            pattern=r"\A[A-Za-z0-9-]*\Z",
             extra={"expected": "a pod UID"},
         ),
     ] = ""
-    kubelet_dir: Annotated[str, Meta(description="the kubelet's root directory"), _AbsolutePath] = (
+    kubelet_dir: Annotated[str, Meta(description="the kubelet's root directory"), AbsolutePath] = (
         "/var/lib/kubelet"
     )
     cdi_root: Annotated[
-        str, Meta(description="directory the container runtime reads CDI files from"), _AbsolutePath
+        str, Meta(description="directory the container runtime reads CDI files from"), AbsolutePath
     ] = "/var/run/cdi"
     driver_root: Annotated[
         str,
         Meta(
             description="root of the GPU driver's installation, e.g. /run/nvidia/driver with the GPU Operator"
         ),
-        _AbsolutePath,
+        AbsolutePath,
     ] = "/"
     driver_root_mount: Annotated[
         str,
-        Meta(
-            description="where a container of this process sees driverRoot; empty: at the same path",
-            pattern=r"^$|^/",
-            extra={"expected": "an absolute path, or nothing"},
-        ),
+        Meta(description="where a container of this process sees driverRoot; empty: at the same path"),
+        MaybeAbsolutePath,
     ] = ""
     allocator: Annotated[
         Allocator,
@@ -67,6 +65,7 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             description="publish simulated GPUs instead of real ones: the name of a shipped machine such as"
             " a100-sxm4-80gb-x8, or a file; empty: the real GPUs"
         ),
+        Text,
     ] = ""
     rescan_interval_s: Annotated[
         float,

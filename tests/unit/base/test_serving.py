@@ -49,9 +49,10 @@ async def test_an_address_in_use_is_a_configuration_error() -> None:
         assert "--metrics-address" in caught.value.next_step
 
 
-async def test_an_unknown_host_is_a_configuration_error() -> None:
+@pytest.mark.parametrize("host", ["192.0.2.1", "x" * 64, "a..b"])
+async def test_an_unknown_host_is_a_configuration_error(host: str) -> None:
     with pytest.raises(ConfigurationError, match="cannot serve metrics and health on"):
-        await HttpServer("192.0.2.1:0", waiting_for=list).__aenter__()
+        await HttpServer(f"{host}:0", waiting_for=list).__aenter__()
 
 
 async def test_no_address_serves_nothing() -> None:

@@ -21,7 +21,11 @@ class Sample(CommandSettings, frozen=True, kw_only=True):
         str, Meta(description="a root", pattern="^/", extra={"expected": "an absolute path"})
     ] = "/root"
     period_s: Annotated[float, Meta(description="a period", ge=1, le=60, extra={"unit": "seconds"})] = 30.0
+    longest_s: Annotated[float, Meta(description="the longest period", extra={"unit": "seconds"})] = 60.0
     mode: Annotated[Literal["fast", "safe"], Meta(description="a mode")] = "safe"
+
+    def contradiction(self) -> tuple[str, str] | None:
+        return ("periodS", "longestS") if self.period_s > self.longest_s else None
 
 
 def load(
@@ -48,8 +52,8 @@ def test_names_of_a_setting_come_from_the_struct() -> None:
     setting = next(setting for setting in settings_of(Sample) if setting.name == "period_s")
     assert (setting.flag, setting.environment, setting.key) == ("--period-s", "TANGRAM_PERIOD_S", "periodS")
     assert (setting.unit, setting.description, setting.default) == ("seconds", "a period", 30.0)
-    assert [setting.name for setting in settings_of(Sample)][:4] == [
-        "node_name", "root_dir", "period_s", "mode",
+    assert [setting.name for setting in settings_of(Sample)][:5] == [
+        "node_name", "root_dir", "period_s", "longest_s", "mode",
     ]  # fmt: skip
 
 
@@ -114,6 +118,8 @@ def test_effective_settings_are_a_settings_file(tmp_path: Path) -> None:
         ("nodes: {other: {mod: fast}}", "unknown key 'nodes.other.mod'; did you mean mode?"),
         ("nodes: {other: {mode: slow}}", "nodes.other.mode: expected one of fast, safe"),
         ("nodes: {other: {nodeName: x}}", "unknown key 'nodes.other.nodeName'"),
+        ("nodes: {Other_1: {mode: fast}}", "nodes.'Other_1' is not the name of a node"),
+        ("periodS: 9\nlongestS: 8", "larger than longestS (8, file"),
         ("nodes: 3", "nodes: expected a mapping, got a number"),
         ("nodes: {other: }", "nodes.other: expected a mapping, got null"),
         ("nodes:", "nodes: expected a mapping, got null"),
@@ -182,6 +188,11 @@ def test_no_text_crashes_the_reader(text: str, tmp_path_factory: pytest.TempPath
         ({"node_name": "n"}, {"TANGRAM_ROOT_DIR": ""}, "environment variable TANGRAM_ROOT_DIR: expected an"),
         ({}, {"TANGRAM_NODE_NAME": ""}, "environment variable TANGRAM_NODE_NAME: expected text of length"),
         ({"node_name": "n", "mode": "x" * 500}, {}, "xxx..."),
+        (
+            {"node_name": "n", "longest_s": "5"},
+            {"TANGRAM_PERIOD_S": "6"},
+            "periodS (6, environment variable TANGRAM_PERIOD_S) is larger than longestS (5, flag)",
+        ),
     ],
 )
 def test_a_wrong_flag_or_variable_is_named(

@@ -34,7 +34,7 @@ class GpuModel(Strict, frozen=True, kw_only=True):
     product_name: Annotated[str, Meta(min_length=1, max_length=96)]
     brand: Text = "unknown"
     architecture: Text = "unknown"
-    compute_capability: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]$")]
+    compute_capability: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")]
     memory_mib: Annotated[int, Meta(ge=1, le=2**24)] | None = msgspec.field(name="memoryMiB")
     multiprocessors: Annotated[int, Meta(ge=1, le=4096)] | None
     mig_mode: MigMode = "unsupported"
@@ -72,7 +72,7 @@ class MachineDescription(Strict, frozen=True, kw_only=True):
     api_version: ApiVersion
     kind: Literal["MachineDescription"]
     driver_version: Annotated[str, Meta(max_length=64)]
-    cuda_driver_version: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?$")]
+    cuda_driver_version: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?\Z")]
     models: Annotated[tuple[GpuModel, ...], Meta(max_length=MAXIMUM_GPUS)]
     gpus: Annotated[tuple[GpuPlace, ...], Meta(max_length=MAXIMUM_GPUS)]
 
