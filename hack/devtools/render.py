@@ -1,6 +1,8 @@
 """The chart as plain manifests, in an order in which `kubectl apply` may create them."""
 
 import argparse
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,6 +10,11 @@ from typing import Any
 
 import helm_python as helm
 import yaml
+
+from tangram.base.errors import UsageError
+from tangram.base.settings import DNS_LABEL
+from tangram.base.strictyaml import read_file
+from tangram.cli.main import print_error
 
 ROOT = Path(__file__).resolve().parents[2]
 CHART = ROOT / "deploy/chart"
@@ -28,6 +35,8 @@ _ORDER = (
     "Deployment",
     "DaemonSet",
 )
+
+_MAXIMUM_BYTES = 1024 * 1024
 
 Manifest = dict[str, Any]
 
@@ -60,13 +69,39 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_values(files: Sequence[Path], settings: Sequence[str]) -> dict[str, Any]:
-    """Values from files, then from `a.b=c` settings; later ones win."""
+    """Values from files, then from `a.b=c` settings; later ones win. Raises UsageError."""
     values: dict[str, Any] = {}
     for file in files:
-        values = merge(values, yaml.safe_load(file.read_text(encoding="utf-8")) or {})
+        values = merge(values, _read(file))
     for setting in settings:
-        values = merge(values, helm.parse_set_string(setting))
+        try:
+            values = merge(values, helm.parse_set_string(setting))
+        except helm.HelmError as error:
+            raise UsageError(f"--set {setting}: {error}", next_step="write KEY=VALUE as for helm") from None
     return values
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """The values of one file. Read as Helm reads it, so not by `tangram.base.strictyaml`."""
+    name = f"values file {file}"
+    data = read_file(file, maximum_bytes=_MAXIMUM_BYTES, object_name=name, what="a values file")
+    try:
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        problem = " ".join(str(error).split())
+        raise UsageError(f"{name}: {problem[:300]}", next_step="mend the YAML of the file") from None
+    if not isinstance(content, dict | None):
+        raise UsageError(f"{name} holds no mapping", next_step="write values as in deploy/chart/values.yaml")
+    return content or {}
+
+
+def _checked_namespace(namespace: str) -> str:
+    if not re.search(DNS_LABEL, namespace):
+        raise UsageError(
+            f"--namespace: {namespace!r} cannot be the name of a namespace",
+            next_step="write up to 63 of a-z, 0-9 and '-', no '-' at the ends",
+        )
+    return namespace
 
 
 def main() -> int:
@@ -80,11 +115,18 @@ def main() -> int:
     arguments = parser.parse_args()
     try:
         values = read_values(arguments.values, arguments.settings)
-        manifests = render(values, namespace=arguments.namespace)
-    except (OSError, yaml.YAMLError, helm.HelmError) as error:
-        print(f"hack/render: {error}", file=sys.stderr)
-        return 2
-    yaml.safe_dump_all(manifests, sys.stdout, sort_keys=False, width=110)
+        manifests = render(values, namespace=_checked_namespace(arguments.namespace))
+    except UsageError as error:
+        print_error(error)
+        return error.exit_code
+    except helm.HelmError as error:
+        print_error(UsageError(str(error).rstrip(), next_step="compare with deploy/chart/values.yaml"))
+        return UsageError.exit_code
+    try:
+        yaml.safe_dump_all(manifests, sys.stdout, sort_keys=False, width=110)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `| head` has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
