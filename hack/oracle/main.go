@@ -8,7 +8,6 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -22,12 +21,6 @@ type failure struct {
 }
 
 func main() {
-	variant := flag.String("allocator", "", "use only this variant: stable, incubating or experimental (not in v0.34)")
-	flag.Parse()
-	if err := restrictAllocators(*variant); err != nil {
-		fmt.Fprintln(os.Stderr, "oracle:", err)
-		os.Exit(2)
-	}
 	// The time of a problem should be the allocator's own, not that of cleaning up after problems before it.
 	debug.SetGCPercent(400)
 	input := bufio.NewReaderSize(os.Stdin, 1<<20)

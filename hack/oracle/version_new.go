@@ -8,13 +8,6 @@ import (
 	"k8s.io/dynamic-resource-allocation/structured"
 )
 
-func restrictAllocators(variant string) error {
-	if variant != "" {
-		structured.EnableAllocators(variant)
-	}
-	return nil
-}
-
 func isNodeError(err error) bool {
 	return errors.Is(err, structured.ErrFailedAllocationOnNode)
 }

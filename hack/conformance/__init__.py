@@ -1,0 +1,5 @@
+"""Tangram's engine beside Kubernetes' own allocator (hack/oracle): generated problems, asked of both.
+
+`problems` makes them (`supply`: nodes, classes, slices; `demand`: claims), `oracle` asks Kubernetes, `compare`
+says whether two answers agree, `reduce` makes a differing problem small.
+"""
