@@ -67,6 +67,21 @@ def parse_yaml(data: bytes, *, object_name: str, decimals: bool = False) -> Yaml
 
     With `decimals`, `1.5` and `1e3` are numbers, else text (a version `13.0` stays what it is).
     """
+    documents = parse_yaml_documents(data, object_name=object_name, decimals=decimals)
+    if len(documents) > 1:
+        _raise_invalid(
+            "a second document",
+            object_name=object_name,
+            line=documents[1].line(()),
+            next_step="leave one document in the file",
+        )
+    return documents[0] if documents else YamlDocument(content=None, _lines={})
+
+
+def parse_yaml_documents(
+    data: bytes, *, object_name: str, decimals: bool = False, maximum_depth: int = MAXIMUM_DEPTH
+) -> list[YamlDocument]:
+    """All documents of a text, as `parse_yaml` reads one."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
@@ -74,7 +89,8 @@ def parse_yaml(data: bytes, *, object_name: str, decimals: bool = False) -> Yaml
             f"is not UTF-8 at byte {error.start}", object_name=object_name, next_step="save the file as UTF-8"
         ) from None
     try:
-        return _Composer(yaml.parse(text, Loader=yaml.CSafeLoader), object_name, decimals).document()
+        events = yaml.parse(text, Loader=yaml.CSafeLoader)
+        return _documents(events, object_name, decimals=decimals, maximum_depth=maximum_depth)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         problem = (error.problem or error.context or "not YAML")[:200]
@@ -89,25 +105,33 @@ def _raise_invalid(problem: str, *, object_name: str, line: int = 0, next_step: 
     )
 
 
+def _documents(
+    events: Iterator[Any], object_name: str, *, decimals: bool, maximum_depth: int
+) -> list[YamlDocument]:
+    found = []
+    for event in events:
+        if isinstance(event, yaml.DocumentStartEvent):
+            composer = _Composer(events, object_name, decimals=decimals, maximum_depth=maximum_depth)
+            found.append(composer.document())
+    return found
+
+
 class _Composer:
     """Values from the events of libyaml, whose own composer would follow aliases and nest without end."""
 
-    def __init__(self, events: Iterator[Any], object_name: str, decimals: bool) -> None:
+    def __init__(
+        self, events: Iterator[Any], object_name: str, *, decimals: bool, maximum_depth: int
+    ) -> None:
         self._events = events
         self._object_name = object_name
         self._decimals = decimals
+        self._maximum_depth = maximum_depth
         self._lines: dict[YamlPath, int] = {}
 
     def document(self) -> YamlDocument:
-        content, seen = None, False
-        for event in self._events:
-            if isinstance(event, yaml.DocumentStartEvent):
-                if seen:
-                    self._refuse("a second document", event, "leave one document in the file")
-                seen = True
-                first = next(self._events)
-                self._lines[()] = first.start_mark.line + 1
-                content = self._value(first, ())
+        first = next(self._events)
+        self._lines[()] = first.start_mark.line + 1
+        content = self._value(first, ())
         return YamlDocument(content=content, _lines=self._lines)
 
     def _value(self, event: Any, path: YamlPath) -> Any:
@@ -117,8 +141,8 @@ class _Composer:
             self._refuse(f"tags ({event.tag[:64]}) are not allowed", event, "write the value without a tag")
         if isinstance(event, yaml.ScalarEvent):
             return self._scalar(event)
-        if len(path) >= MAXIMUM_DEPTH:
-            self._refuse(f"nested deeper than {MAXIMUM_DEPTH} levels", event)
+        if len(path) >= self._maximum_depth:
+            self._refuse(f"nested deeper than {self._maximum_depth} levels", event)
         return self._mapping(path) if isinstance(event, yaml.MappingStartEvent) else self._list(path)
 
     def _mapping(self, path: YamlPath) -> dict[str, Any]:

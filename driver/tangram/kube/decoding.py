@@ -49,16 +49,18 @@ def _decoder(kind: type[Any]) -> msgspec.json.Decoder[Any]:
     return _decoders[kind]
 
 
-def decode(data: bytes | msgspec.Raw, kind: type[T]) -> T:
+def decode(data: bytes | msgspec.Raw, kind: type[T], *, where: str = "") -> T:
     """`data` as a `kind` (a msgspec Struct of `tangram.kube.objects`).
 
-    Raises InvalidObjectError with the object's kind and name, and the path of the field where there is one.
+    Raises InvalidObjectError with the object's kind and name, and the path of the field where there is one;
+    `where` is said first (the file, if it is not from the API).
     """
     try:
         value: T = _decoder(kind).decode(data)
     # RecursionError: a few kB of `[[[[…` under a field nobody reads.
     except (msgspec.DecodeError, RecursionError) as error:
-        raise _invalid(error, name=_describe(data, kind)) from None
+        name = _describe(data, kind)
+        raise _invalid(error, name=f"{where}: {name}" if where else name) from None
     return value
 
 

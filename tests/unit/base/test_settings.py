@@ -132,7 +132,7 @@ def test_effective_settings_are_a_settings_file(tmp_path: Path) -> None:
         ("apiVersion: v1", "apiVersion is 'v1', expected tangram/v1alpha1"),
         ("kind: NodeSettings", "kind is 'NodeSettings', expected Sample"),
         ("mode: !!python/object:os.system x", "line 1: tags (tag:yaml.org,2002:python/object:os"),
-        ("mode: fast\n---\nmode: safe", "line 2: a second document"),
+        ("mode: fast\n---\nmode: safe", "line 3: a second document"),
         ("mode: 2026-99-99", "settings.yaml"),
         ("[" * 20, "nested deeper than 8 levels"),
         ("[" * 100_000, "nest"),
