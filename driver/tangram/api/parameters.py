@@ -102,6 +102,7 @@ def decode_parameters(raw: bytes, *, object_name: str, field: str) -> GPUClaimPa
         raise invalid("are nested too deeply") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise invalid(f"are not valid JSON ({error})") from None
+    _refuse_duplicates(raw, invalid)
     if not isinstance(document, dict):
         raise invalid(f"must be an object of kind {KIND}, not {_shown(document)}")
     _require_kind(document, invalid)
@@ -150,6 +151,20 @@ def _require_kind(document: Mapping[str, Any], invalid: _Invalid) -> None:
                 name,
                 f"set {name}: {wanted}",
             )
+
+
+def _refuse_duplicates(raw: bytes, invalid: _Invalid) -> None:
+    """A field that stands twice: which of them holds would depend on who reads it."""
+
+    def note(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        twice.extend(name for name in dict.fromkeys(names) if names.count(name) > 1)
+        return dict(pairs)
+
+    twice: list[str] = []
+    json.loads(raw, object_pairs_hook=note)
+    if twice:
+        raise invalid("stands twice", _cut(twice[0]), "remove one")
 
 
 def _require_known(fields: Mapping[str, Any], parent: str, invalid: _Invalid) -> None:

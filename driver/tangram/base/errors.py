@@ -40,18 +40,28 @@ class TangramError(Exception):
     """Base of all errors of this package.
 
     `cause` is one sentence without a full stop; `next_step` tells the reader what to do about it
-    (empty where there is nothing to do but wait).
+    (empty where there is nothing to do but wait). What cannot be printed (control characters, half
+    characters, changes of the writing direction) is shown as an escape: much of it comes from users.
     """
 
     exit_code = 1
 
     def __init__(self, cause: str, *, next_step: str = "") -> None:
         super().__init__(cause)
-        self.cause = cause
-        self.next_step = next_step
+        self.cause = _printable(cause)
+        self.next_step = _printable(next_step)
 
     def __str__(self) -> str:
         return f"{self.cause}; {self.next_step}" if self.next_step else self.cause
+
+
+def _printable(text: str) -> str:
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or character == "\n" else ascii(character)[1:-1]
+        for character in text
+    )
 
 
 class UsageError(TangramError):

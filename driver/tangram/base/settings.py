@@ -16,15 +16,14 @@ from msgspec import Meta
 
 from tangram.base.errors import ConfigurationError
 from tangram.base.logs import LogFormat, LogLevel
-from tangram.base.settingsfile import FileValue, kind_in_words, read_settings_file
+from tangram.base.settingsfile import FileValue, read_settings_file
+from tangram.base.wrongvalues import kind_in_words, problem_and_path
 
 API_VERSION = "tangram/v1alpha1"
 """Of everything a command prints or reads as its own."""
 ENVIRONMENT_PREFIX = "TANGRAM_"
 NODES_KEY = "nodes"
 """The file's key of per-node overrides: node name → settings."""
-
-_TYPES_IN_WORDS = {"float": "a number", "int": "a whole number", "str": "text", "bool": "true or false"}
 
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 DNS_LABEL = rf"\A{_LABEL}\Z"
@@ -292,6 +291,10 @@ def _convert(setting: Setting, value: Any, *, source: str, strict: bool = False)
     """A value of the setting's type; texts of flags and environment are read as that type."""
     try:
         return msgspec.convert(value, setting.type, strict=strict)
+    except UnicodeEncodeError:  # bytes of the command line or the environment
+        raise ConfigurationError(
+            f"{source}: {_shown(value)} is not UTF-8", next_step="write it in UTF-8"
+        ) from None
     except msgspec.ValidationError as error:
         raise ConfigurationError(
             f"{source}: {_problem(setting, value, error)}", next_step=f"{setting.key}: {setting.description}"
@@ -305,10 +308,8 @@ def _problem(setting: Setting, value: Any, error: msgspec.ValidationError) -> st
         return f"expected one of {', '.join(setting.choices)}, got {_shown(value)}"
     if isinstance(value, str) and setting.expected:
         return f"expected {setting.expected}, got {_shown(value)}"
-    text = str(error)
-    for type_name, words in _TYPES_IN_WORDS.items():
-        text = text.replace(f"`{type_name}`", words)
-    return f"{text[0].lower()}{text[1:]} (value {_shown(value)})"
+    problem, _ = problem_and_path(error)
+    return f"{problem} (value {_shown(value)})"
 
 
 def _shown(value: Any) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram.base.errors import ConfigurationError, InvalidObjectError
+from tangram.base.wrongvalues import kind_in_words
 
 MAXIMUM_FILE_BYTES = 1024 * 1024
 
@@ -27,12 +28,6 @@ class FileValue:
                 next_step="see docs/configuration.md for the form of the settings file",
             )
         return self.value
-
-
-def kind_in_words(value: Any) -> str:
-    """What a value of YAML is, in YAML's words."""
-    kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "null"}
-    return kinds.get(type(value), "a number" if isinstance(value, int | float) else type(value).__name__)
 
 
 def read_settings_file(path: str) -> dict[str, FileValue]:

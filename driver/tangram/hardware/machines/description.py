@@ -9,7 +9,7 @@ from msgspec import Meta
 
 from tangram.base.errors import InvalidObjectError
 from tangram.hardware.machines.migtables import mig_tables
-from tangram.hardware.machines.schema import ApiVersion, Strict, Text, convert, did_you_mean
+from tangram.hardware.machines.schema import ApiVersion, LongText, Strict, Text, convert, did_you_mean
 from tangram.hardware.pci import BUS_ID, PCIE_ROOT
 from tangram.model.gpu import MigMode
 
@@ -31,10 +31,12 @@ class GpuModel(Strict, frozen=True, kw_only=True):
     """
 
     name: Text
-    product_name: Annotated[str, Meta(min_length=1, max_length=96)]
+    product_name: LongText
     brand: Text = "unknown"
     architecture: Text = "unknown"
-    compute_capability: Annotated[str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z")]
+    compute_capability: Annotated[
+        str, Meta(pattern=r"^[0-9]{1,2}\.[0-9]\Z", extra={"expected": "major.minor, such as 9.0"})
+    ]
     memory_mib: Annotated[int, Meta(ge=1, le=2**24)] | None = msgspec.field(name="memoryMiB")
     multiprocessors: Annotated[int, Meta(ge=1, le=4096)] | None
     mig_mode: MigMode = "unsupported"
@@ -71,8 +73,13 @@ class MachineDescription(Strict, frozen=True, kw_only=True):
 
     api_version: ApiVersion
     kind: Literal["MachineDescription"]
-    driver_version: Annotated[str, Meta(max_length=64)]
-    cuda_driver_version: Annotated[str, Meta(pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?\Z")]
+    driver_version: Annotated[str, Meta(max_length=64, pattern=r"\A[^\x00-\x1f\x7f]*\Z")]
+    cuda_driver_version: Annotated[
+        str,
+        Meta(
+            pattern=r"^([0-9]{1,2}\.[0-9]{1,2})?\Z", extra={"expected": "such as 13.0, empty where unknown"}
+        ),
+    ]
     models: Annotated[tuple[GpuModel, ...], Meta(max_length=MAXIMUM_GPUS)]
     gpus: Annotated[tuple[GpuPlace, ...], Meta(max_length=MAXIMUM_GPUS)]
 

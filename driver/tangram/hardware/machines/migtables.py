@@ -18,7 +18,10 @@ from tangram.hardware.machines.schema import ApiVersion, Strict, convert
 _DIRECTORY = "mig"
 _SUFFIX = ".yaml"
 _Count = Annotated[int, Meta(ge=0, le=64)]
-_Placement = Annotated[str, Meta(pattern=r"^[0-9]{1,2}:[1-9][0-9]?\Z")]
+_Placement = Annotated[
+    str,
+    Meta(pattern=r"^[0-9]{1,2}:[1-9][0-9]?\Z", extra={"expected": "start:size in memory slices, quoted"}),
+]
 
 
 class MigEngines(Strict, frozen=True, kw_only=True):
@@ -40,7 +43,13 @@ class MigProfile(Strict, frozen=True, kw_only=True):
     `start:size` in memory slices.
     """
 
-    name: Annotated[str, Meta(pattern=r"^[1-9]g\.[1-9][0-9]{0,2}gb([+-][a-z.]+)*\Z")]
+    name: Annotated[
+        str,
+        Meta(
+            pattern=r"^[1-9]g\.[1-9][0-9]{0,2}gb([+-][a-z.]+)*\Z",
+            extra={"expected": "a profile of GPU instances, such as 3g.40gb"},
+        ),
+    ]
     enum: Annotated[int, Meta(ge=0, le=17)]
     id: Annotated[int, Meta(ge=0, le=255)]
     memory_mib: Annotated[int, Meta(ge=1, le=2**24)] | None = field(name="memoryMiB", default=None)

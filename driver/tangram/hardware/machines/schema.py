@@ -3,17 +3,20 @@
 import difflib
 import re
 from collections.abc import Iterable
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import Meta, Struct
 
 from tangram.base.errors import InvalidObjectError
+from tangram.base.wrongvalues import problem_and_path
 
 ApiVersion = Literal["tangram/v1alpha1"]
-Text = Annotated[str, Meta(min_length=1, max_length=64)]
+_PRINTABLE = r"\A[^\x00-\x1f\x7f]+\Z"
+Text = Annotated[str, Meta(max_length=64, pattern=_PRINTABLE, extra={"expected": "1 to 64 characters"})]
+LongText = Annotated[str, Meta(max_length=96, pattern=_PRINTABLE, extra={"expected": "1 to 96 characters"})]
 
-_PATH = re.compile(r"`\$\.?([^`]*)`$")
+_COMPARE = "compare with a shipped description, e.g. a100-sxm4-80gb-x8"
 _UNKNOWN_FIELD = re.compile(r"unknown field `(?P<name>.*)`", re.DOTALL)
 
 
@@ -31,30 +34,44 @@ def convert(content: Any, kind: type[S], *, parts: tuple[type[Strict], ...], obj
 
     `parts` are the Structs inside it: their fields are suggested for a misspelt one.
     """
+    if content is None:
+        raise InvalidObjectError("is empty", object_name=object_name, next_step=_COMPARE)
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
-        structs: tuple[type[Strict], ...] = (kind, *parts)
-        names = {field.encode_name for struct in structs for field in msgspec.structs.fields(struct)}
-        _raise_invalid(str(error), sorted(names), object_name)
+        problem, path = problem_and_path(error)
+        _raise_invalid(problem, path, (kind, *parts), object_name)
 
 
-def _raise_invalid(message: str, field_names: list[str], object_name: str) -> NoReturn:
-    problem, _, where = message.partition(" - at ")
-    path = _PATH.search(where)
-    hint = "compare with a shipped description, e.g. a100-sxm4-80gb-x8"
+def _raise_invalid(problem: str, path: str, structs: tuple[type[Strict], ...], object_name: str) -> NoReturn:
+    expected = _expected(structs)
+    name = path.rpartition(".")[2].partition("[")[0]
+    hint = f"{name}: {expected[name]}" if expected.get(name) else _COMPARE
     if unknown := _UNKNOWN_FIELD.search(problem):
-        name = unknown["name"][:64]
-        problem = f"unknown field {name!r}"
-        hint = did_you_mean(name, field_names) or f"the fields are {', '.join(field_names)}"
-    elif "got `float`" in problem or "got `int`" in problem:
+        word = unknown["name"][:64]
+        problem = f"unknown field {word!r}"
+        hint = did_you_mean(word, expected) or f"the fields are {', '.join(sorted(expected))}"
+    elif problem.startswith("expected text") and problem.endswith(" number"):
         hint = "quote the value if it is meant as text"
-    raise InvalidObjectError(
-        problem[:200],
-        object_name=object_name,
-        field=path[1] if path else "",
-        next_step=hint,
-    )
+    raise InvalidObjectError(problem[:200], object_name=object_name, field=path, next_step=hint)
+
+
+def _expected(structs: Iterable[type[Strict]]) -> dict[str, str]:
+    """What to write as the value of each field, in words; empty where its type says it."""
+    expected: dict[str, str] = {}
+    for struct in structs:
+        hints = get_type_hints(struct, include_extras=True)
+        for field in msgspec.structs.fields(struct):
+            expected[field.encode_name] = _in_words(hints[field.name])
+    return expected
+
+
+def _in_words(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    extras = [part.extra or {} for part in get_args(hint) if isinstance(part, Meta)]
+    inner = (_in_words(part) for part in get_args(hint) if not isinstance(part, Meta | str))
+    return next((extra["expected"] for extra in extras if "expected" in extra), "") or "".join(inner)
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
