@@ -37,7 +37,12 @@ class Entry:
     in_all: bool = True
 
 
-BENCHES: Mapping[str, Entry] = {}
+# In the order of the document.
+BENCHES: Mapping[str, Entry] = {
+    "prepare": Entry(help="NodePrepareResources and NodeUnprepareResources at the socket"),
+    "start": Entry(help="the node plugin, from the start of its process to its first ResourceSlice"),
+    "memory": Entry(help="node plugin and controller, and what their memory is made of"),
+}
 
 
 def load(name: str) -> Bench:

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -50,6 +51,7 @@ class FakeApiServer:
         features: Collection[str] | None = None,
         clock: Clock | None = None,
         history_limit: int = 10_000,
+        ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         release = VERSIONS[version]
         clock = clock or SystemClock()
@@ -70,6 +72,7 @@ class FakeApiServer:
             version=release,
             clock=clock,
         )
+        self._ssl_context = ssl_context
         self._runner: web.AppRunner | None = None
         self._port = 0
         for namespace in _NAMESPACES:
@@ -86,8 +89,8 @@ class FakeApiServer:
 
     @property
     def url(self) -> str:
-        """E.g. `http://127.0.0.1:34567`."""
-        return f"http://127.0.0.1:{self._port}"
+        """E.g. `http://127.0.0.1:34567`; https with an `ssl_context`."""
+        return f"{'https' if self._ssl_context else 'http'}://127.0.0.1:{self._port}"
 
     def kubeconfig(self, path: Path) -> str:
         """Writes a kubeconfig for this server to `path`; returns the path for `Client.connect`."""
@@ -129,7 +132,7 @@ class FakeApiServer:
         # Cancellation: a watch ends when its client leaves, not at the next event.
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", self._port)
+        site = web.TCPSite(runner, "127.0.0.1", self._port, ssl_context=self._ssl_context)
         await site.start()
         self._port = runner.addresses[0][1]
         self._runner = runner

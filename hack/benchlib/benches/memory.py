@@ -1,0 +1,182 @@
+"""What the node plugin and the controller keep in memory, and what that is made of."""
+
+import argparse
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from benchlib.benches.tables import amount, goal_list, prose, table
+from benchlib.claims import allocated_claim, delete_claim
+from benchlib.processes import Memory
+from benchlib.results import Goal, Measurement, Result
+from benchlib.statistics import summarize
+from benchlib.world import GPUS, MACHINE, World, check_namespaces
+from clusterlib.steps import Step, step
+from tangram import DRIVER_NAME
+from tangram.base.errors import TangramError
+
+_DESCRIPTION = """\
+Reads the resident set (RSS) and the proportional set (PSS) of the real processes from /proc/PID/smaps: of the
+node plugin on a simulated machine of eight GPUs, once all its slices are published and it is registered, and
+again after preparing and unpreparing many claims; of the controller once it leads and has seen the node.
+
+The reference, in turns with them: a process that has imported grpcio and aiohttp and done nothing, which is
+the least a DRA plugin in Python can be made of. A second process imports what the node plugin imports, one
+package after the other, and tells what each adds in memory and time.
+"""
+_EPILOG = """\
+examples:
+  hack/bench memory
+  hack/bench memory --prepares 1000 --samples 1
+"""
+MIB = 2**20
+# In this order: what two packages share counts for the first. The last is Tangram itself and the rest.
+_NODE_IMPORTS = (
+    "asyncio", "ssl", "msgspec", "structlog", "grpc", "google.protobuf.message", "aiohttp",
+    "prometheus_client", "tangram.node.app",
+)  # fmt: skip
+_LABELS = {
+    "reference_rss": "reference: grpcio and aiohttp imported, RSS",
+    "node_rss": "**node plugin after its slices are published, RSS**",
+    "node_pss": "… PSS",
+    "prepared_rss": "node plugin after the prepares, RSS",
+    "prepared_pss": "… PSS",
+    "controller_rss": "controller that leads, RSS",
+    "controller_pss": "… PSS",
+}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = _DESCRIPTION
+    parser.epilog = _EPILOG
+    parser.add_argument("--samples", type=int, default=5, metavar="N", help="processes of each (%(default)s)")
+    parser.add_argument(
+        "--prepares", type=int, default=100, metavar="N", help="claims prepared and unprepared (%(default)s)"
+    )
+
+
+def measure(options: argparse.Namespace) -> Measurement:
+    check_namespaces()
+    with step(f"memory: {options.samples} rounds") as progress:
+        samples, imports, parts = asyncio.run(_measure(options, progress))
+    series = {name: summarize(values, unit="MiB") for name, values in samples.items()}
+    value = series["node_rss"].p50
+    return Measurement(
+        parameters={"samples": options.samples, "prepares": options.prepares, "machine": MACHINE},
+        series=series,
+        goals=[
+            Goal(name="node plugin with 8 GPUs, RSS, p50", value=value, limit=85, unit="MiB"),
+            Goal(name="node plugin with 8 GPUs, RSS, p50", value=value, limit=65, unit="MiB", stretch=True),
+        ],
+        details={"imports": imports, "parts": parts},
+    )
+
+
+async def _measure(
+    options: argparse.Namespace, progress: Step
+) -> tuple[dict[str, list[float]], list[dict[str, Any]], dict[str, float]]:
+    samples: dict[str, list[float]] = {name: [] for name in _LABELS}
+    imports: list[dict[str, dict[str, float]]] = []
+    seen: list[Memory] = []
+
+    def note(name: str, memory: Memory) -> None:
+        samples[f"{name}_rss"].append(memory.resident_bytes / MIB)
+        if f"{name}_pss" in samples:
+            samples[f"{name}_pss"].append(memory.proportional_bytes / MIB)
+
+    async with World() as world:
+        for done in range(options.samples):
+            progress.note(f"{done} of {options.samples}")
+            reference = await world.start_imports("grpc", "aiohttp")
+            await reference.until_output()
+            note("reference", reference.memory())
+            await reference.kill()
+            parts = await world.start_imports(*_NODE_IMPORTS)
+            imports.append(json.loads(await parts.until_output()))
+            await parts.kill()
+
+            world.drop_slices()
+            node = await world.start_node()
+            await node.during(world.until_slices())
+            await node.until_event("registered_with_kubelet")
+            note("node", node.memory())
+            seen.append(node.memory())
+            await node.during(_prepare(world, options.prepares))
+            note("prepared", node.memory())
+
+            controller = await world.start_controller()
+            await controller.until_event("synced")
+            note("controller", controller.memory())
+            await controller.kill()
+            await node.kill()
+    return samples, _import_rows(imports), _parts(seen)
+
+
+async def _prepare(world: World, count: int) -> None:
+    """Each device in turn."""
+    devices = world.device_names()
+    for number in range(count):
+        claim = allocated_claim(world, f"claim-{number}", devices[number % len(devices)])
+        answers = await world.kubelet.prepare(DRIVER_NAME, [claim])
+        if answers[claim.uid].error:
+            raise TangramError(answers[claim.uid].error)
+        await world.kubelet.unprepare(DRIVER_NAME, [claim])
+        delete_claim(world, claim)
+
+
+def _import_rows(rounds: Sequence[Mapping[str, Mapping[str, float]]]) -> list[dict[str, Any]]:
+    """Medians over the rounds, in the order of the imports."""
+    return [
+        {
+            "module": name,
+            "ms": summarize([each[name]["ms"] for each in rounds], unit="ms").p50,
+            "mib": summarize([each[name]["bytes"] / MIB for each in rounds], unit="MiB").p50,
+        }
+        for name in rounds[0]
+    ]
+
+
+def _parts(seen: Sequence[Memory]) -> dict[str, float]:
+    """MiB of the median process: what is its own, and what are pages of files."""
+    memory = sorted(seen, key=lambda each: each.resident_bytes)[len(seen) // 2]
+    files = sorted(memory.by_file_bytes.items(), key=lambda item: -item[1])
+    largest = {name: size / MIB for name, size in files[:4]}
+    other = sum(size for _, size in files[4:]) / MIB
+    return {"anonymous": memory.anonymous_bytes / MIB, **largest, "other files": other}
+
+
+def section(results: Mapping[str, Result]) -> str:
+    result = results[""]
+    what = f"""
+        Of the real processes, {GPUS} simulated GPUs (`{MACHINE}`), credentials as in a pod: the resident set
+        (RSS) and the proportional set (PSS, a page shared by n processes counts 1/n) from /proc/PID/smaps.
+        The reference has imported grpcio and aiohttp and done nothing: the least that a DRA plugin in Python
+        can be made of. Each of the {result.parameters["prepares"]} prepares is followed by its unprepare."""
+    made_of = """
+        What the node plugin is made of, by imports one after the other (what two share counts for the
+        first):"""
+    rows = "\n".join(
+        f"| {_import_label(row['module'])} | {amount(row['mib'])} MiB | {amount(row['ms'])} ms |"
+        for row in result.details["imports"]
+    )
+    parts = ", ".join(f"{name} {amount(size)} MiB" for name, size in result.details["parts"].items())
+    by_page = f"""
+        By kind of page, once its slices are published: {parts}. The Go example driver is said to have 45 MiB
+        (literature, another machine)."""
+    return "\n\n".join(
+        [
+            *("## Memory", prose(what), goal_list(result), table(result, _LABELS), prose(made_of)),
+            f"| import | adds | in |\n|---|---|---|\n{rows}",
+            prose(by_page),
+        ]
+    )
+
+
+def _import_label(module: str) -> str:
+    match module:
+        case "python":
+            return "the interpreter"
+        case "tangram.node.app":
+            return "`tangram.node.app`: Tangram and all the rest"
+    return f"`{module}`"
