@@ -1,0 +1,300 @@
+"""What drivers publish, prepared once for many decisions: slices, their devices, and device classes."""
+
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple, TypeVar
+
+from tangram import DRIVER_NAME
+from tangram.allocation.structured.quantities import Quantity, quantity
+from tangram.base.errors import InvalidObjectError
+from tangram.cel import CelDevice
+from tangram.model.kubernetes import (
+    AnyQuantity,
+    CapacityRequestPolicy,
+    DeviceAttribute,
+    DeviceClass,
+    NodeSelector,
+    ResourceSlice,
+)
+from tangram.model.kubernetes import Device as WireDevice
+from tangram.model.kubernetes import DeviceCapacity as WireCapacity
+from tangram.model.quantity import parse_quantity
+from tangram.model.semver import SemVer
+
+T = TypeVar("T")
+
+
+class DeviceId(NamedTuple):
+    """What makes a device unique in the cluster."""
+
+    driver: str
+    pool: str
+    device: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+class PoolId(NamedTuple):
+    """What makes a pool unique in the cluster."""
+
+    driver: str
+    pool: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+class Attribute(NamedTuple):
+    """The value of an attribute as constraints compare it: its type, and its values (one if `scalar`)."""
+
+    kind: str
+    values: frozenset[object]
+    scalar: bool
+
+    def __str__(self) -> str:
+        return ", ".join(sorted(str(value) for value in self.values))
+
+
+class Policy(NamedTuple):
+    """`requestPolicy` of a capacity."""
+
+    default: Quantity | None
+    valid_values: tuple[Quantity, ...] | None
+    has_range: bool
+    minimum: Quantity | None
+    maximum: Quantity | None
+    step: Quantity | None
+
+
+class Capacity(NamedTuple):
+    """A capacity of a device."""
+
+    value: Quantity
+    policy: Policy | None
+
+
+class Consumption(NamedTuple):
+    """What a device takes from a counter set, in nano-units, and the compatibility groups it declares."""
+
+    counter_set: str
+    counters: tuple[tuple[str, int], ...]
+    groups: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Device:
+    """A published device.
+
+    `cel` is what selectors see of it. `guarded` is what selectors of device classes see where our controller
+    decides: the device with its `allocator` attribute as kube-scheduler would need it, so that the guard of
+    our classes holds; the same as `cel` for devices that our controller does not allocate.
+    """
+
+    id: DeviceId
+    wire: WireDevice
+    cel: CelDevice
+    guarded: CelDevice
+    attributes: Mapping[str, Attribute]
+    capacity: Mapping[str, Capacity]
+    consumes: tuple[Consumption, ...]
+    has_lists: bool
+
+    @property
+    def multiple(self) -> bool:
+        return bool(self.wire.allow_multiple_allocations)
+
+    def attribute(self, name: str) -> Attribute | None:
+        """The value of a fully qualified attribute; a bare name means the driver's own domain."""
+        found = self.attributes.get(name)
+        if found is None:
+            domain, slash, bare = name.partition("/")
+            if slash and domain == self.id.driver:
+                return self.attributes.get(bare)
+        return found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Slice:
+    """A ResourceSlice. `counter_sets`: name → counter → nano-units, in the order published."""
+
+    name: str
+    pool: PoolId
+    generation: int
+    slice_count: int
+    node_name: str | None
+    node_selector: NodeSelector | None
+    all_nodes: bool
+    per_device: bool | None
+    devices: tuple[Device, ...]
+    counter_sets: tuple[tuple[str, Mapping[str, int]], ...]
+    skip_node_operations: list[str] | None
+
+    @cached_property
+    def uses_compatibility_groups(self) -> bool:
+        return any(consumption.groups for device in self.devices for consumption in device.consumes)
+
+
+class Cluster:
+    """Slices and classes, never changed.
+
+    `views`: what decisions have worked out about its nodes, kept here so that it goes away with the cluster.
+    Raises InvalidObjectError for an object with a quantity or version that is none.
+    """
+
+    REMEMBERED = 4096
+    """Views kept."""
+
+    def __init__(self, *, slices: Iterable[ResourceSlice], classes: Iterable[DeviceClass]) -> None:
+        self.classes = {item.metadata.name: item for item in classes}
+        self.slices = tuple(sorted(map(_slice, slices), key=lambda item: item.name))
+        self.views: dict[Hashable, object] = {}
+        self.by_node: dict[str, list[Slice]] = {}
+        self.by_pool: dict[PoolId, list[Slice]] = {}
+        for item in self.slices:
+            self.by_node.setdefault(item.node_name or "", []).append(item)
+            self.by_pool.setdefault(item.pool, []).append(item)
+
+
+def _slice(item: ResourceSlice) -> Slice:
+    spec = item.spec
+    pool = PoolId(spec.driver, spec.pool.name)
+    where = f"ResourceSlice {item.metadata.name}"
+    field = ""
+    try:
+        devices = []
+        for index, wire in enumerate(spec.devices or ()):
+            field = f"spec.devices[{index}]"
+            devices.append(_device(pool, wire))
+        field = "spec.sharedCounters"
+        counter_sets = tuple(
+            (s.name, {name: _nano(counter.value) for name, counter in (s.counters or {}).items()})
+            for s in spec.shared_counters or ()
+        )
+    except (ValueError, OverflowError) as error:
+        raise InvalidObjectError(str(error), object_name=where, field=field) from None
+    return Slice(
+        name=item.metadata.name,
+        pool=pool,
+        generation=spec.pool.generation,
+        slice_count=spec.pool.resource_slice_count,
+        node_name=spec.node_name,
+        node_selector=spec.node_selector,
+        all_nodes=bool(spec.all_nodes),
+        per_device=spec.per_device_node_selection,
+        devices=tuple(devices),
+        counter_sets=counter_sets,
+        skip_node_operations=spec.skip_node_operations,
+    )
+
+
+def _device(pool: PoolId, wire: WireDevice) -> Device:
+    wires = wire.attributes or {}
+    attributes = {name: value for name, a in wires.items() if (value := _attribute(a)) is not None}
+    capacity = {name: _capacity(c) for name, c in (wire.capacity or {}).items()}
+    cel = CelDevice(
+        driver=pool.driver,
+        attributes=_by_domain(
+            pool.driver, {name: _cel(wires[name], value) for name, value in attributes.items()}
+        ),
+        capacity=_by_domain(
+            pool.driver, {name: parse_quantity(str(c.value)) for name, c in (wire.capacity or {}).items()}
+        ),
+        allow_multiple_allocations=bool(wire.allow_multiple_allocations),
+    )
+    return Device(
+        id=DeviceId(*pool, wire.name),
+        wire=wire,
+        cel=cel,
+        guarded=_guarded(cel),
+        attributes=attributes,
+        capacity=capacity,
+        consumes=tuple(
+            Consumption(
+                consumed.counter_set,
+                tuple((name, _nano(c.value)) for name, c in (consumed.counters or {}).items()),
+                frozenset(consumed.compatibility_groups or ()),
+            )
+            for consumed in wire.consumes_counters or ()
+        ),
+        has_lists=any(not value.scalar for value in attributes.values()),
+    )
+
+
+def _guarded(cel: CelDevice) -> CelDevice:
+    own = cel.attributes.get(DRIVER_NAME, {})
+    if cel.driver != DRIVER_NAME or own.get("allocator") != "controller":
+        return cel
+    attributes = {**cel.attributes, DRIVER_NAME: {**own, "allocator": "scheduler"}}
+    return replace(cel, attributes=attributes)
+
+
+def _attribute(wire: DeviceAttribute) -> Attribute | None:
+    """None for a value of a kind that this version does not know."""
+    lists: tuple[tuple[str, Sequence[object] | None], ...] = (
+        ("int", wire.ints),
+        ("bool", wire.bools),
+        ("string", wire.strings),
+        ("version", wire.versions),
+    )
+    for kind, values in lists:
+        if values:
+            return Attribute(kind, frozenset(values), scalar=False)
+    scalars: tuple[tuple[str, object], ...] = (
+        ("string", wire.string),
+        ("int", wire.int_),
+        ("bool", wire.bool_),
+        ("version", wire.version),
+    )
+    for kind, value in scalars:
+        if value is not None:
+            return Attribute(kind, frozenset((value,)), scalar=True)
+    return None
+
+
+def _cel(wire: DeviceAttribute, value: Attribute) -> object:
+    """A scalar, or a tuple in the order published."""
+    if value.scalar:
+        (scalar,) = value.values
+        return SemVer(str(scalar)) if value.kind == "version" else scalar
+    if value.kind == "version":
+        return tuple(map(SemVer, wire.versions or ()))
+    return tuple(wire.ints or wire.bools or wire.strings or ())
+
+
+def _by_domain(driver: str, values: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """CEL sees bare names under the driver's own domain."""
+    domains: dict[str, dict[str, T]] = {driver: {}}
+    for name, value in values.items():
+        domain, slash, bare = name.partition("/")
+        if slash:
+            domains.setdefault(domain, {})[bare] = value
+        else:
+            domains[driver][name] = value
+    return domains
+
+
+def _capacity(wire: WireCapacity) -> Capacity:
+    policy = wire.request_policy
+    return Capacity(quantity(wire.value), _policy(policy) if policy else None)
+
+
+def _policy(wire: CapacityRequestPolicy) -> Policy:
+    limits = wire.valid_range
+    return Policy(
+        default=_optional(wire.default),
+        valid_values=tuple(map(quantity, wire.valid_values)) if wire.valid_values is not None else None,
+        has_range=limits is not None,
+        minimum=_optional(limits.min_) if limits else None,
+        maximum=_optional(limits.max_) if limits else None,
+        step=_optional(limits.step) if limits else None,
+    )
+
+
+def _optional(value: AnyQuantity | None) -> Quantity | None:
+    return None if value is None else quantity(value)
+
+
+def _nano(value: AnyQuantity) -> int:
+    return quantity(value).nano

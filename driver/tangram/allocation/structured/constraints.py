@@ -1,0 +1,167 @@
+"""matchAttribute and distinctAttribute while devices are taken and put back."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from tangram.allocation.structured.cluster import Attribute, Device
+from tangram.allocation.structured.features import Fault, Features, Gate
+from tangram.allocation.structured.requests import Alternative
+from tangram.model.kubernetes import DeviceConstraint, ResourceClaim
+
+
+class Constraint(Protocol):
+    """A constraint of one claim. For every `add` that succeeded there is one `remove`, in reverse order."""
+
+    claim: int
+    attribute: str
+
+    def applies(self, alternative: Alternative) -> bool: ...
+    def add(self, alternative: Alternative, device: Device) -> str:
+        """Takes the device in, or says why not."""
+        ...
+
+    def remove(self, alternative: Alternative) -> None: ...
+
+
+class _Constraint:
+    """What both kinds have in common; no request names means all requests."""
+
+    def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
+        self.claim = claim
+        self.attribute = attribute
+        self._requests = frozenset(requests)
+        self._lists = features.on(Gate.LIST_TYPE_ATTRIBUTES)
+
+    def applies(self, alternative: Alternative) -> bool:
+        """True if devices of this (sub)request are constrained."""
+        if not self._requests or alternative.request in self._requests:
+            return True
+        return bool(alternative.subrequest) and alternative.name in self._requests
+
+    def _value(self, device: Device) -> Attribute | str:
+        found = device.attribute(self.attribute)
+        if found is None:
+            return f"has no attribute {self.attribute}"
+        return found
+
+
+class MatchAttribute(_Constraint):
+    """All devices have the attribute with one value; of lists, with a common element."""
+
+    def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
+        super().__init__(claim, requests, attribute, features)
+        self._keeps_narrowed = features.has(Fault.INTERSECTION_NOT_RESTORED) and self._lists
+        self._common: list[Attribute] = []
+        self._narrowed: Attribute | None = None
+
+    @property
+    def common(self) -> Attribute | None:
+        """What the devices so far have in common; None if there is none yet."""
+        return self._common[-1] if self._common else None
+
+    def add(self, alternative: Alternative, device: Device) -> str:
+        """Takes the device in, or says why not."""
+        if not self.applies(alternative):
+            return ""
+        value = self._value(device)
+        if isinstance(value, str):
+            return value
+        if not self._common:
+            self._common.append(value)
+            self._narrowed = value
+            return ""
+        common = self._common[-1]
+        if self._keeps_narrowed and self._narrowed is not None:
+            common = self._narrowed
+        shared = self._shared(common, value)
+        if shared is None:
+            return f"{self.attribute} is {value}, but {common} of the devices chosen with it"
+        self._common.append(shared)
+        self._narrowed = shared
+        return ""
+
+    def _shared(self, common: Attribute, value: Attribute) -> Attribute | None:
+        if common.kind != value.kind:
+            return None
+        if not self._lists:
+            return common if value.scalar and common.scalar and common.values == value.values else None
+        both = common.values & value.values
+        return common._replace(values=both) if both else None
+
+    def agrees(self, device: Device, common: Attribute | None) -> bool:
+        """True if the device has the attribute, and could be added after devices with `common`."""
+        value = device.attribute(self.attribute)
+        return value is not None and (common is None or self._shared(common, value) is not None)
+
+    def matches(self, common: Attribute, value: Attribute) -> bool:
+        """True if a device with `value` could be added after devices with `common`."""
+        return self._shared(common, value) is not None
+
+    def single_values(self, value: Attribute) -> list[Attribute]:
+        """What devices with this value could agree on: of a list, each of its elements."""
+        if not self._lists:
+            return [value]
+        return [value._replace(values=frozenset((element,))) for element in value.values]
+
+    def remove(self, alternative: Alternative) -> None:
+        """Takes the last device out."""
+        if self.applies(alternative):
+            self._common.pop()
+
+
+class DistinctAttribute(_Constraint):
+    """All devices have the attribute, no two with the same value; lists are disjoint."""
+
+    def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
+        super().__init__(claim, requests, attribute, features)
+        self._last_only = features.has(Fault.DISTINCT_REMEMBERS_LAST)
+        self._taken: list[Attribute] = []
+        self._last: dict[str, Attribute] = {}
+
+    @property
+    def taken(self) -> frozenset[Attribute]:
+        """The values of the devices so far."""
+        return frozenset(self._taken)
+
+    def add(self, alternative: Alternative, device: Device) -> str:
+        """Takes the device in, or says why not."""
+        if not self.applies(alternative):
+            return ""
+        value = self._value(device)
+        if isinstance(value, str):
+            return value
+        remembered = self._last.values() if self._last_only else self._taken
+        if self._taken:
+            for other in remembered:
+                if self._collides(other, value):
+                    return f"{self.attribute} is {value}, as of another device chosen with it"
+        self._taken.append(value)
+        self._last[alternative.request] = value
+        return ""
+
+    def _collides(self, other: Attribute, value: Attribute) -> bool:
+        if self._lists:
+            return other.kind == value.kind and bool(other.values & value.values)
+        if not value.scalar:
+            return True  # a kind of value that the version does not know
+        return other.scalar and other.kind == value.kind and other.values == value.values
+
+    def remove(self, alternative: Alternative) -> None:
+        """Takes the last device out."""
+        if self.applies(alternative):
+            self._taken.pop()
+            self._last.pop(alternative.request, None)
+
+
+def constraints(claims: Sequence[ResourceClaim], features: Features) -> list[list[Constraint]]:
+    """The constraints of each claim."""
+    return [
+        [_constraint(index, wire, features) for wire in claim.spec.devices.constraints or ()]
+        for index, claim in enumerate(claims)
+    ]
+
+
+def _constraint(claim: int, wire: DeviceConstraint, features: Features) -> Constraint:
+    if wire.match_attribute is not None:
+        return MatchAttribute(claim, wire.requests or (), wire.match_attribute, features)
+    return DistinctAttribute(claim, wire.requests or (), wire.distinct_attribute or "", features)

@@ -1,0 +1,153 @@
+"""`decide`: what one node can do for a group of claims. Pure: no clock, no randomness, no I/O."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tangram.allocation.structured.candidates import Taker
+from tangram.allocation.structured.cluster import Cluster
+from tangram.allocation.structured.constraints import constraints
+from tangram.allocation.structured.features import LATEST, Features
+from tangram.allocation.structured.nodes import NodeFacts
+from tangram.allocation.structured.outcome import FatalError, Outcome
+from tangram.allocation.structured.pruning import Pruning, safe
+from tangram.allocation.structured.reasons import explain
+from tangram.allocation.structured.requests import Compiler, Request
+from tangram.allocation.structured.results import allocations
+from tangram.allocation.structured.search import Exhausted, Search, Solution
+from tangram.allocation.structured.state import Allocated
+from tangram.allocation.structured.view import View
+from tangram.model.kubernetes import ResourceClaim
+
+_PLAIN_STEPS = 512
+"""Devices looked at upstream's way before anything is worked out about the problem."""
+
+
+class Policy(StrEnum):
+    """Which of the solutions is wanted."""
+
+    FIRST_FIT = "first-fit"
+    TANGRAM = "tangram"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """How to decide.
+
+    `controller`: on behalf of our controller, for which the guard of our device classes is satisfied; else as
+    kube-scheduler sees them. `steps`: devices looked at before the search gives up, some microseconds each.
+    """
+
+    features: Features = LATEST
+    policy: Policy = Policy.TANGRAM
+    controller: bool = True
+    steps: int = 50_000
+
+
+def decide(
+    cluster: Cluster,
+    node: NodeFacts,
+    claims: Sequence[ResourceClaim],
+    *,
+    allocated: Allocated,
+    options: Options,
+) -> Outcome:
+    """The allocations of the claims, all of them on this node, or why that cannot be.
+
+    `allocated` is the state made with the same features. Claims that are allocated already must not be given.
+    """
+    try:
+        view = cluster_view(cluster, node, options.features)
+        compiler = Compiler(cluster, view, allocated, controller=options.controller)
+        requests = compiler.compile(claims)
+        return _Decision(view, allocated, claims, requests, options).outcome()
+    except FatalError as error:
+        return Outcome(node=node.name, error=str(error))
+
+
+def cluster_view(cluster: Cluster, node: NodeFacts, features: Features) -> View:
+    """The view of a node, remembered by its cluster."""
+    key = (node.name, frozenset(node.labels.items()), node.declared_features, features)
+    view = cluster.views.get(key)
+    if view is None:
+        if len(cluster.views) >= cluster.REMEMBERED:
+            cluster.views.clear()
+        view = cluster.views[key] = View(cluster, node, features)
+    assert isinstance(view, View)
+    return view
+
+
+class _Decision:
+    def __init__(
+        self,
+        view: View,
+        allocated: Allocated,
+        claims: Sequence[ResourceClaim],
+        requests: Sequence[Request],
+        options: Options,
+    ) -> None:
+        self._view = view
+        self._allocated = allocated
+        self._claims = claims
+        self._requests = requests
+        self._options = options
+        self._steps = 0
+
+    def outcome(self) -> Outcome:
+        exhausted = False
+        try:
+            solution = self._solve()
+        except Exhausted:
+            solution, exhausted = None, True
+        if solution is not None:
+            return Outcome(
+                node=self._view.node.name,
+                allocations=allocations(solution, self._claims, self._requests, self._view),
+                steps=self._steps,
+            )
+        invalid = [f"{pool.id}: {pool.invalid}" for pool in self._view.pools if pool.invalid]
+        return Outcome(
+            node=self._view.node.name,
+            node_error=f"invalid resource pools were encountered: {'; '.join(invalid)}" if invalid else "",
+            reasons=explain(self._requests, self._claims, self._taker(), exhausted=exhausted),
+            exhausted=exhausted,
+            steps=self._steps,
+        )
+
+    def _taker(self) -> Taker:
+        made = constraints(self._claims, self._options.features)
+        return Taker(self._view, self._allocated, made)
+
+    def _solve(self) -> Solution | None:
+        order = range(len(self._view.places))
+        try:
+            return self._search(order, budget=min(_PLAIN_STEPS, self._options.steps))
+        except Exhausted:
+            taker = self._taker()
+            if not safe(self._requests, taker):
+                return self._search(order, budget=self._options.steps)
+        pruning = Pruning(self._requests, taker, order)
+        return self._search(order, budget=self._options.steps, pruning=pruning)
+
+    def _search(
+        self, order: Sequence[int], *, budget: int, pruning: Pruning | None = None
+    ) -> Solution | None:
+        """The first solution."""
+        search = Search(
+            self._requests,
+            self._taker(),
+            order=order,
+            permutes=self._options.features.permutes,
+            budget=budget,
+        )
+        found: list[Solution] = []
+
+        def first(solution: Solution) -> bool:
+            found.append(solution)
+            return True
+
+        try:
+            search.run(first, pruning=pruning)
+        finally:
+            self._steps += search.steps
+        return found[0] if found else None

@@ -1,0 +1,225 @@
+"""What is taken while a decision is being made: devices, shares, counters; put back in reverse order.
+
+Starts from the state of the cluster; the accounts of counters are opened when a device first needs them.
+"""
+
+from collections.abc import Hashable, Mapping
+from typing import NamedTuple
+
+from tangram.allocation.structured.capacity import Demand
+from tangram.allocation.structured.cluster import Device, DeviceId, Slice
+from tangram.allocation.structured.features import Fault, Features, Gate
+from tangram.allocation.structured.pools import Pool
+from tangram.allocation.structured.state import Allocated
+from tangram.allocation.structured.view import Place, View
+
+CounterKey = tuple[str, str]
+"""Counter set and counter."""
+
+
+class Lack(NamedTuple):
+    """A counter that has too little left, in nano-units."""
+
+    counter_set: str
+    counter: str
+    needed: int
+    rest: int
+
+
+class _Account:
+    """What is left of the counters of a pool (1.34: of a slice)."""
+
+    def __init__(self, rest: dict[CounterKey, int]) -> None:
+        self.rest = rest
+        self.overdrawn = next((key for key, left in rest.items() if left < 0), None)
+
+
+class Ledger:
+    """Who has what. Positions are those of the view; claims are numbered."""
+
+    def __init__(self, view: View, allocated: Allocated) -> None:
+        self._view = view
+        self._features: Features = view.features
+        self._allocated = allocated
+        count = len(view.places)
+        self.holder: list[str] = [""] * count
+        self.marks = [0] * count
+        self.admin_marks = [0] * count
+        self.held = 0
+        for device, claim in allocated.held.items():
+            position = view.positions.get(device)
+            if position is not None:
+                self.holder[position] = claim
+                self.held |= 1 << position
+        self.shares: dict[int, list[Demand]] = {}
+        self._accounts: dict[Hashable, _Account] = {}
+        self._groups: dict[tuple[Hashable, str], frozenset[str] | None] = {}
+        self._seeded: set[Hashable] = set()
+        self._admin_blocks = self._features.has(Fault.ADMIN_ACCESS_BLOCKS)
+
+    def mark(self, position: int, claim: int, *, admin: bool) -> None:
+        """Gives a device that is not shared to a claim."""
+        marks = self.admin_marks if admin and not self._admin_blocks else self.marks
+        marks[position] |= 1 << claim
+
+    def unmark(self, position: int, claim: int, *, admin: bool) -> None:
+        """Takes it back."""
+        marks = self.admin_marks if admin and not self._admin_blocks else self.marks
+        marks[position] &= ~(1 << claim)
+
+    def in_use(self, position: int, claim: int, *, admin: bool) -> bool:
+        """True if the claim cannot have the device: admin access only asks whether it has it already."""
+        if admin:
+            return bool((self.marks[position] | self.admin_marks[position]) >> claim & 1)
+        return bool(self.held >> position & 1 or self.marks[position])
+
+    # --- shares ---
+
+    def consumed(self, position: int) -> Mapping[str, int] | None:
+        """What all shares of a device consume, in nano-units; None if there is none that says so."""
+        base = self._allocated.shared.get(self._view.device(position).id)
+        consumed = base.consumed if base else None
+        taken = self.shares.get(position)
+        if not taken:
+            return consumed
+        total = dict(consumed or {})
+        for share in taken:
+            for name, amount in share.consumed.items():
+                total[name] = total.get(name, 0) + amount.nano
+        return total
+
+    def is_shared(self, position: int) -> bool:
+        """True if a share of the device has paid its counters."""
+        if self._features.has(Fault.EVERY_SHARE_PAYS_COUNTERS):
+            return False
+        if self.shares.get(position):
+            return True
+        base = self._allocated.shared.get(self._view.device(position).id)
+        if base is None:
+            return False
+        return base.consumed is not None or not self._features.has(Fault.SHARES_WITHOUT_CAPACITY_FORGOTTEN)
+
+    def share(self, position: int, demand: Demand) -> None:
+        """Takes a share."""
+        self.shares.setdefault(position, []).append(demand)
+
+    def unshare(self, position: int) -> None:
+        """Puts the last share back."""
+        self.shares[position].pop()
+
+    # --- counters ---
+
+    def charge(self, position: int) -> Lack | None:
+        """Takes what a device consumes from its counters, or says which has too little."""
+        place, device = self._view.places[position], self._view.device(position)
+        account = self._account(place)
+        if account.overdrawn is not None and self._features.has(Fault.OVERDRAWN_COUNTER_BLOCKS_POOL):
+            return Lack(*account.overdrawn, 0, account.rest[account.overdrawn])
+        self._book(account, device, -1)
+        for consumption in device.consumes:
+            for name, amount in consumption.counters:
+                rest = account.rest.get((consumption.counter_set, name), 0)
+                if rest < 0:
+                    self._book(account, device, 1)
+                    return Lack(consumption.counter_set, name, amount, rest + amount)
+        return None
+
+    def release(self, position: int) -> None:
+        """Puts back what a device consumes."""
+        self._book(self._account(self._view.places[position]), self._view.device(position), 1)
+
+    def _book(self, account: _Account, device: Device, sign: int) -> None:
+        for consumption in device.consumes:
+            for name, amount in consumption.counters:
+                key = (consumption.counter_set, name)
+                if key in account.rest:
+                    account.rest[key] += sign * amount
+
+    def account_key(self, place: Place) -> Hashable:
+        """What devices that draw on the same counters have in common."""
+        if self._features.has(Fault.COUNTERS_PER_SLICE):
+            return place.slice.name if place.slice else ""
+        if self._features.has(Fault.COUNTERS_BY_POOL_NAME):
+            return place.pool.id.pool
+        return place.pool.id
+
+    def _account(self, place: Place) -> _Account:
+        key = self.account_key(place)
+        account = self._accounts.get(key)
+        if account is None:
+            account = self._accounts[key] = _Account(self._rest(place))
+        return account
+
+    def _rest(self, place: Place) -> dict[CounterKey, int]:
+        pool = place.pool
+        if self._features.has(Fault.COUNTERS_PER_SLICE) and place.slice is not None:
+            sets = dict(place.slice.counter_sets)
+            slices: tuple[Slice, ...] = (place.slice,)
+        else:
+            sets, slices = dict(pool.counter_sets), (*pool.slices, *pool.others)
+        rest = {
+            (name, counter): amount for name, counters in sets.items() for counter, amount in counters.items()
+        }
+        for item in slices:
+            for device in item.devices:
+                if device.consumes and self.is_allocated(device.id):
+                    for consumption in device.consumes:
+                        for counter, amount in consumption.counters:
+                            if (consumption.counter_set, counter) in rest:
+                                rest[consumption.counter_set, counter] -= amount
+        return rest
+
+    def is_allocated(self, device: DeviceId) -> bool:
+        """True if somebody had the device, or a share of it, before this decision."""
+        if device in self._allocated.held:
+            return True
+        counts = not self._features.has(Fault.SHARED_DEVICES_USE_NO_COUNTERS)
+        return counts and device in self._allocated.shared
+
+    # --- compatibility groups (KEP-5963) ---
+
+    def join(self, position: int) -> dict[str, frozenset[str] | None] | None:
+        """Adds a device to the groups of its counter sets; what they were before, or None if it cannot be."""
+        place, device = self._view.places[position], self._view.device(position)
+        if not self._features.on(Gate.COMPATIBILITY_GROUPS):
+            return {}
+        pool = place.pool
+        self._seed(pool)
+        before: dict[str, frozenset[str] | None] = {}
+        for consumption in device.consumes:
+            key = (pool.id, consumption.counter_set)
+            current = self._groups.get(key)
+            if current is not None and not _compatible(current, consumption.groups):
+                self.leave(position, before)
+                return None
+            before[consumption.counter_set] = current
+            self._groups[key] = _narrowed(current, consumption.groups)
+        return before
+
+    def leave(self, position: int, before: Mapping[str, frozenset[str] | None]) -> None:
+        """Undoes `join`."""
+        pool = self._view.places[position].pool
+        for counter_set, groups in before.items():
+            self._groups[pool.id, counter_set] = groups
+
+    def _seed(self, pool: Pool) -> None:
+        if pool.id in self._seeded:
+            return
+        self._seeded.add(pool.id)
+        for item in (*pool.slices, *pool.others):
+            for device in item.devices:
+                if device.consumes and self.is_allocated(device.id):
+                    for consumption in device.consumes:
+                        key = (pool.id, consumption.counter_set)
+                        self._groups[key] = _narrowed(self._groups.get(key), consumption.groups)
+
+
+def _compatible(current: frozenset[str], groups: frozenset[str]) -> bool:
+    """Devices without groups go with their like only."""
+    return bool(current & groups) if current and groups else not current and not groups
+
+
+def _narrowed(current: frozenset[str] | None, groups: frozenset[str]) -> frozenset[str]:
+    if current is None:
+        return groups
+    return current & groups if current and groups else current

@@ -1,0 +1,73 @@
+"""The node an allocation is for, and which node selectors select it.
+
+Semantics of `k8s.io/component-helpers/scheduling/corev1/nodeaffinity`: terms are alternatives, requirements
+of a term must all hold, an empty term selects nothing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from tangram.model.kubernetes import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """`declared_features` is `status.declaredFeatures` of the node."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    declared_features: frozenset[str] = frozenset()
+
+
+class NodeSelectorError(ValueError):
+    """A node selector cannot be understood. Fatal for the pod, as in kube-scheduler."""
+
+
+def selects(selector: NodeSelector, node: NodeFacts) -> bool:
+    """True if the selector selects the node. Raises NodeSelectorError for unknown operators and keys."""
+    matches = [_term(term, node) for term in selector.node_selector_terms or ()]
+    return any(matches)
+
+
+def _term(term: NodeSelectorTerm, node: NodeFacts) -> bool:
+    expressions, fields = term.match_expressions or [], term.match_fields or []
+    held = [_expression(requirement, node.labels) for requirement in expressions]
+    held += [_field(requirement, node) for requirement in fields]
+    return bool(held) and all(held)
+
+
+def _expression(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
+    values = requirement.values or []
+    value = labels.get(requirement.key)
+    match requirement.operator:
+        case "In" if values:
+            return value in values
+        case "NotIn" if values:
+            return value not in values
+        case "Exists" if not values:
+            return value is not None
+        case "DoesNotExist" if not values:
+            return value is None
+        case "Gt" | "Lt" if len(values) == 1 and _integer(values[0]) is not None:
+            found, limit = _integer(value), _integer(values[0])
+            if found is None or limit is None:
+                return False
+            return found > limit if requirement.operator == "Gt" else found < limit
+    raise NodeSelectorError(f"{requirement.operator!r} with values {values} is not valid in a node selector")
+
+
+def _field(requirement: NodeSelectorRequirement, node: NodeFacts) -> bool:
+    values = requirement.values or []
+    if requirement.operator not in ("In", "NotIn") or len(values) != 1:
+        raise NodeSelectorError(
+            f"{requirement.operator!r} with values {values} is not valid for the field {requirement.key!r}"
+        )
+    value = node.name if requirement.key == "metadata.name" else ""
+    return (value == values[0]) is (requirement.operator == "In")
+
+
+def _integer(text: str | None) -> int | None:
+    try:
+        return int(text) if text is not None and text.isascii() else None
+    except ValueError:
+        return None

@@ -1,0 +1,69 @@
+"""What the engine answers."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tangram.allocation.structured.cluster import DeviceId
+from tangram.model.kubernetes import AllocationResult
+
+
+class FatalError(Exception):
+    """What upstream treats as fatal for the pod on all nodes; never leaves the engine."""
+
+
+class Code(StrEnum):
+    """Why a device was refused, or all of them together."""
+
+    HELD = "held"
+    CLASS = "class"
+    SELECTOR = "selector"
+    ALLOCATOR = "allocator"
+    NODE = "node"
+    FEATURE = "feature"
+    CAPACITY = "capacity"
+    COUNTER = "counter"
+    COMPATIBILITY = "compatibility"
+    TAINT = "taint"
+    CONSTRAINT = "constraint"
+    POOL = "pool"
+    TOO_FEW = "too few"
+    TOGETHER = "together"
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why one device cannot serve a request; `request` is `name` or `name/subrequest`."""
+
+    claim: str
+    request: str
+    device: DeviceId
+    code: Code
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """Why the claims do not fit on the node: one line for people, and every refused device."""
+
+    summary: str = ""
+    refusals: tuple[Refusal, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What one node can do for claims that are decided together.
+
+    Exactly one of these: `allocations` (one per claim, in order: the claims fit); `error` (fatal for the pod
+    on every node: a failing selector, an unknown class, …); or neither: they do not fit here, see `reasons`.
+    `node_error` then says what is wrong with this node only (an invalid pool). `exhausted`: the search was
+    ended by its budget, so they might fit. `steps` is what it took, in devices tried.
+    """
+
+    node: str
+    allocations: tuple[AllocationResult, ...] | None = None
+    error: str = ""
+    node_error: str = ""
+    reasons: Reasons = Reasons()
+    exhausted: bool = False
+    steps: int = 0

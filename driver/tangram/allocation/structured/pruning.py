@@ -1,0 +1,238 @@
+"""What cannot succeed is not tried: counting, matching, and devices that are alike.
+
+Everything here leaves out only branches that hold no solution, or none that another branch does not hold in
+the same way, so that the first solution found stays the first. It may be used only where no branch can end in
+an error (`safe`), which leaving it out would hide.
+"""
+
+from collections import Counter
+from collections.abc import Hashable, Iterator, Sequence
+from functools import cached_property
+
+from tangram.allocation.structured.candidates import Taker
+from tangram.allocation.structured.cluster import Attribute
+from tangram.allocation.structured.constraints import Constraint, DistinctAttribute, MatchAttribute
+from tangram.allocation.structured.features import Fault, Features, Gate
+from tangram.allocation.structured.matching import Want, can_be_served
+from tangram.allocation.structured.outcome import FatalError
+from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
+
+
+def safe(requests: Sequence[Request], taker: Taker) -> bool:
+    """True if no branch of the search can end in an error, and what is put back leaves no trace."""
+    features = taker.view.features
+    if features.has(Fault.REJECTION_LEAKS) or any(place.device is None for place in taker.view.places):
+        return False
+    if any(_leaves_traces(c, features) for mine in taker.constraints for c in mine):
+        return False
+    most = Counter[int]()
+    for request in requests:
+        most[request.claim] += max(alternative.count for alternative in request.alternatives)
+    if any(count > MAXIMUM_RESULTS for count in most.values()):
+        return False
+    return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
+
+
+def _leaves_traces(constraint: Constraint, features: Features) -> bool:
+    if isinstance(constraint, DistinctAttribute):
+        return features.has(Fault.DISTINCT_REMEMBERS_LAST)
+    return features.has(Fault.INTERSECTION_NOT_RESTORED) and features.on(Gate.LIST_TYPE_ATTRIBUTES)
+
+
+def _never_fatal(alternative: Alternative, taker: Taker) -> bool:
+    if alternative.everything and any(c.applies(alternative) for c in taker.constraints[alternative.claim]):
+        return False
+    try:
+        for position in range(len(taker.view.places)):
+            taker.unfit(alternative, position)
+    except FatalError:
+        return False
+    return True
+
+
+class Pruning:
+    """Knowledge about one decision. Masks have a bit per rank in the order of search."""
+
+    def __init__(
+        self,
+        requests: Sequence[Request],
+        taker: Taker,
+        order: Sequence[int],
+        *,
+        signature: Sequence[Hashable] | None = None,
+    ) -> None:
+        self._requests = requests
+        self._order = order
+        self._ranks = {position: rank for rank, position in enumerate(order)}
+        self._masks = {
+            alternative.index: self._fitting(alternative, taker)
+            for request in requests
+            for alternative in request.alternatives
+        }
+        self._held = self._mask(taker.ledger.held)
+        self._kinds = [self._kind(taker, position, signature) for position in range(len(order))]
+        self._multiple = [taker.multiple(position) for position in range(len(order))]
+        self._admin = any(a.admin for request in requests for a in request.alternatives)
+        self._known: dict[tuple[MatchAttribute, Attribute | None], int] = {}
+        self._failed: set[Hashable] = set()
+        self._sharing = sum(1 << self._ranks[p] for p, multiple in enumerate(self._multiple) if multiple)
+
+    def _mask(self, positions: int) -> int:
+        return sum(1 << rank for rank, position in enumerate(self._order) if positions >> position & 1)
+
+    def _fitting(self, alternative: Alternative, taker: Taker) -> int:
+        return sum(
+            1 << rank
+            for rank, position in enumerate(self._order)
+            if taker.unfit(alternative, position) is None
+        )
+
+    def _kind(self, taker: Taker, position: int, signature: Sequence[Hashable] | None) -> Hashable:
+        """Equal for devices that may be exchanged in every solution."""
+        device, ledger = taker.view.device(position), taker.ledger
+        bit = 1 << self._ranks[position]
+        consumed = ledger.consumed(position)
+        multiple = taker.multiple(position)
+        return (
+            tuple(bool(mask & bit) for mask in self._masks.values()),
+            tuple(device.attribute(c.attribute) for mine in taker.constraints for c in mine),
+            (ledger.account_key(taker.view.places[position]), device.consumes) if device.consumes else None,
+            multiple,
+            tuple(sorted(device.capacity.items())) if multiple else None,
+            tuple(sorted(consumed.items())) if consumed else consumed is None,
+            ledger.is_shared(position) if multiple else None,
+            bool(ledger.held >> position & 1),
+            signature[position] if signature is not None else None,
+        )
+
+    def kind(self, position: int, taker: Taker) -> Hashable:
+        """Equal for devices that may be exchanged in what is left of the search."""
+        static = self._kinds_index[position]
+        if self._admin:
+            return (static, taker.ledger.marks[position], taker.ledger.admin_marks[position])
+        if self._multiple[position] and taker.ledger.shares.get(position):
+            return (static, position)
+        return static
+
+    @cached_property
+    def _kinds_index(self) -> list[int]:
+        """The kinds as small numbers."""
+        numbers: dict[Hashable, int] = {}
+        return [numbers.setdefault(kind, len(numbers)) for kind in self._kinds]
+
+    def candidates(self, alternative: Alternative, taker: Taker, start: int, needed: int) -> Iterator[int]:
+        """The positions worth trying, or none if there are too few of them."""
+        mask = self._open(alternative, taker) >> start << start
+        if mask.bit_count() < needed:
+            return iter(())
+        return self._positions(mask)
+
+    def _positions(self, mask: int) -> Iterator[int]:
+        while mask:
+            low = mask & -mask
+            mask ^= low
+            yield self._order[low.bit_length() - 1]
+
+    def _open(self, alternative: Alternative, taker: Taker) -> int:
+        mask = self._masks[alternative.index]
+        if not alternative.admin:
+            mask &= ~self._held & ~self._marked(taker)
+        for constraint in taker.constraints[alternative.claim]:
+            if isinstance(constraint, MatchAttribute) and constraint.applies(alternative):
+                mask &= self._agreeing(constraint, constraint.common, taker)
+        return mask
+
+    def _marked(self, taker: Taker) -> int:
+        mask = 0
+        for taken in taker.taken:
+            if taken.share is None and (not taken.alternative.admin or taker.ledger.marks[taken.position]):
+                mask |= 1 << self._ranks[taken.position]
+        return mask
+
+    def _agreeing(self, constraint: MatchAttribute, common: Attribute | None, taker: Taker) -> int:
+        """The devices that have the attribute, with something in common with `common` (if given)."""
+        key = (constraint, common)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = sum(
+                1 << rank
+                for rank, position in enumerate(self._order)
+                if constraint.agrees(taker.view.device(position), common)
+            )
+        return known
+
+    # --- at the beginning of each request ---
+
+    def enter(self, request: int, taker: Taker) -> bool:
+        """False if no solution is left: seen before, or impossible by counting."""
+        state = self._state(request, taker)
+        if state in self._failed:
+            return False
+        self._failed.add(state)  # it fails, or the search ends
+        return self._can_be_served(request, taker)
+
+    def _state(self, request: int, taker: Taker) -> Hashable:
+        """Equal for states that differ only in devices that may be exchanged."""
+        used: dict[Hashable, int] = {}
+        for taken in taker.taken:
+            kind: Hashable = self._kinds_index[taken.position]
+            if self._admin or taken.share is not None:
+                kind = (kind, taken.position, taken.alternative.claim, taken.alternative.index)
+            used[kind] = used.get(kind, 0) + 1
+        values: list[Hashable] = []
+        for mine in taker.constraints:
+            for constraint in mine:
+                if isinstance(constraint, MatchAttribute):
+                    values.append(constraint.common)
+                elif isinstance(constraint, DistinctAttribute):
+                    values.append(constraint.taken)
+        return (request, frozenset(used.items()), tuple(values))
+
+    def _can_be_served(self, start: int, taker: Taker) -> bool:
+        """Whether the rest has enough devices: together, and for each value of each matchAttribute."""
+        wants = []
+        for request in self._requests[start:]:
+            if any(a.admin or a.everything for a in request.alternatives):
+                continue
+            open_ = 0
+            for alternative in request.alternatives:
+                open_ |= self._open(alternative, taker)
+            if open_ & self._sharing:
+                continue  # a shared device serves many
+            fewest = min(alternative.count for alternative in request.alternatives)
+            wants.append(Want(request, fewest, open_))
+        if not can_be_served([(want.mask, want.fewest) for want in wants]):
+            return False
+        for mine in taker.constraints:
+            for constraint in mine:
+                if isinstance(constraint, MatchAttribute) and not self._agreeable(constraint, wants, taker):
+                    return False
+        return True
+
+    def _agreeable(self, constraint: MatchAttribute, wants: Sequence[Want], taker: Taker) -> bool:
+        """Whether some value of the attribute is left that all constrained requests can agree on."""
+        bound = [
+            all(a.claim == constraint.claim and constraint.applies(a) for a in want.request.alternatives)
+            for want in wants
+        ]
+        if not any(bound):
+            return True
+        candidates = 0
+        for want, is_bound in zip(wants, bound, strict=True):
+            if is_bound:
+                candidates |= want.mask
+        values = {
+            value
+            for position in self._positions(candidates)
+            if (found := taker.view.device(position).attribute(constraint.attribute)) is not None
+            for value in constraint.single_values(found)
+        }
+        for value in values:
+            mask = self._agreeing(constraint, value, taker)
+            narrowed = [
+                (want.mask & mask if is_bound else want.mask, want.fewest)
+                for want, is_bound in zip(wants, bound, strict=True)
+            ]
+            if can_be_served(narrowed):
+                return True
+        return False

@@ -1,0 +1,191 @@
+"""The search: depth first, claims, requests, subrequests and devices in order, as `allocateOne` upstream.
+
+First it goes upstream's way, device by device. Most decisions end within some steps. A decision that does not
+is begun again with what `tangram.allocation.structured.pruning` knows, which leaves out only what cannot
+succeed, and so finds the same devices; where leaving out might hide an error, it goes on upstream's way.
+Either way it ends when its steps are used up.
+"""
+
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from tangram.allocation.structured.candidates import Taken, Taker
+from tangram.allocation.structured.outcome import FatalError
+from tangram.allocation.structured.pruning import Pruning
+from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
+
+
+class Solution(NamedTuple):
+    """Devices in the order in which they were taken; `chosen`: the alternative of each request."""
+
+    taken: tuple[Taken, ...]
+    chosen: tuple[int, ...]
+
+
+class Exhausted(Exception):  # noqa: N818 - not an error: an outcome that crosses frames
+    """The steps are used up."""
+
+
+class _Failure(Enum):
+    """Why the newest choice leads nowhere."""
+
+    NO_FIT = 1
+    TOO_MANY = 2  # the claim would get more devices than a claim may have
+
+
+class _Enter(NamedTuple):
+    """Begin with a request."""
+
+    request: int
+
+
+class _Fill(NamedTuple):
+    """Look for the device of a slot, in the order of search from rank `start` on."""
+
+    request: int
+    alternative: int
+    slot: int
+    start: int
+
+
+_Step = _Enter | _Fill | _Failure | None
+"""What to do next; None: the aim is reached."""
+
+
+class _Frame:
+    """A choice that can be made differently: a device of a slot, or the subrequest of a request."""
+
+    __slots__ = ("alternative", "candidates", "holds", "is_list", "only_too_many", "request", "slot", "tried")
+
+    def __init__(self, request: int, alternative: int, slot: int, *, is_list: bool) -> None:
+        self.request = request
+        self.is_list = is_list
+        self.alternative = alternative
+        self.slot = slot
+        self.holds = False
+        self.only_too_many = True
+        self.candidates: Iterator[int] = iter(())
+        self.tried: set[Hashable] = set()
+
+
+class Search:
+    """One decision. `order`: positions of the view as they are tried. `steps` counts devices looked at."""
+
+    def __init__(
+        self, requests: Sequence[Request], taker: Taker, *, order: Sequence[int], permutes: bool, budget: int
+    ) -> None:
+        self._requests = requests
+        self._taker = taker
+        self._order = order
+        self._ranks = {position: rank for rank, position in enumerate(order)}
+        self._permutes = permutes
+        self._budget = budget
+        self._stack: list[_Frame] = []
+        self._chosen = [0] * len(requests)
+        self._too_many_in = 0
+        self._pruning: Pruning | None = None
+        self.steps = 0
+
+    def run(self, aim: Callable[[Solution], bool], *, pruning: Pruning | None = None) -> bool:
+        """Searches until `aim` accepts a solution (True) or there is nothing more to find (False).
+
+        Raises FatalError for what upstream treats as fatal, Exhausted when the steps are used up.
+        """
+        self._pruning = pruning
+        step: _Step = _Enter(0)
+        while step is not None:
+            if isinstance(step, _Fill):
+                step = self._fill(step)
+            elif isinstance(step, _Enter):
+                step = self._enter(step.request, aim)
+            elif self._stack:
+                step = self._retry(self._stack[-1], step)
+            elif step is _Failure.TOO_MANY and self._too_many_in == 0:
+                raise FatalError("allocation max size exceeded")
+            else:
+                return False
+        return True
+
+    def _enter(self, request: int, aim: Callable[[Solution], bool]) -> _Step:
+        if request == len(self._requests):
+            solution = Solution(tuple(self._taker.taken), tuple(self._chosen))
+            return None if aim(solution) else _Failure.NO_FIT
+        if self._pruning is not None and not self._pruning.enter(request, self._taker):
+            return _Failure.NO_FIT
+        if not self._requests[request].prioritized:
+            return _Fill(request, 0, 0, 0)
+        self._stack.append(_Frame(request, 0, 0, is_list=True))
+        return _Fill(request, 0, 0, 0)
+
+    def _fill(self, step: _Fill) -> _Step:
+        item = self._requests[step.request].alternatives[step.alternative]
+        self._chosen[step.request] = step.alternative
+        if item.everything and not item.positions:
+            return _Failure.NO_FIT
+        if step.slot >= item.count:
+            return _Enter(step.request + 1)
+        if self._taker.results[item.claim] + item.count - step.slot > MAXIMUM_RESULTS:
+            self._too_many_in = item.claim
+            return _Failure.TOO_MANY
+        frame = _Frame(step.request, step.alternative, step.slot, is_list=False)
+        if item.everything:
+            frame.candidates = iter((item.positions[step.slot],))
+        elif self._pruning is None:
+            frame.candidates = iter(self._order[step.start :] if step.start else self._order)
+        else:
+            needed = item.count - step.slot
+            frame.candidates = self._pruning.candidates(item, self._taker, step.start, needed)
+        self._stack.append(frame)
+        return self._next_device(frame, item)
+
+    def _next_device(self, frame: _Frame, item: Alternative) -> _Step:
+        taker, pruning = self._taker, self._pruning
+        for position in frame.candidates:
+            self.steps += 1
+            if self.steps > self._budget:
+                raise Exhausted
+            if taker.ledger.in_use(position, item.claim, admin=item.admin):
+                continue
+            if taker.unfit(item, position) is not None:
+                continue
+            if pruning is not None and not item.everything:
+                kind = pruning.kind(position, taker)
+                if kind in frame.tried:
+                    continue
+                frame.tried.add(kind)
+            if taker.take(item, position, frame.slot) is None:
+                self.steps += 2
+                frame.holds = True
+                start = 0 if self._permutes else self._ranks[position] + 1
+                return _Fill(frame.request, frame.alternative, frame.slot + 1, start)
+        self._stack.pop()
+        return _Failure.NO_FIT
+
+    def _retry(self, frame: _Frame, failure: _Failure) -> _Step:
+        """The newest choice has failed: the next one."""
+        request = self._requests[frame.request]
+        if failure is _Failure.TOO_MANY and request.claim != self._too_many_in:
+            failure = _Failure.NO_FIT  # another claim has too many: there may be another way
+        if frame.is_list:
+            return self._next_alternative(frame, request, failure)
+        if frame.holds:
+            self._taker.put_back()
+            frame.holds = False
+        item = request.alternatives[frame.alternative]
+        if failure is _Failure.TOO_MANY or item.everything:
+            self._stack.pop()
+            return failure
+        return self._next_device(frame, item)
+
+    def _next_alternative(self, frame: _Frame, request: Request, failure: _Failure) -> _Step:
+        if failure is _Failure.NO_FIT:
+            frame.only_too_many = False
+        frame.alternative += 1
+        if frame.alternative < len(request.alternatives):
+            return _Fill(frame.request, frame.alternative, 0, 0)
+        self._stack.pop()
+        if not frame.only_too_many:
+            return _Failure.NO_FIT
+        self._too_many_in = request.claim
+        return _Failure.TOO_MANY
