@@ -36,6 +36,9 @@ Infeasible is not an error: `tangram.allocation` returns it as a value with reas
 """
 
 
+_LONGEST_TEXT = 4096
+
+
 class TangramError(Exception):
     """Base of all errors of this package.
 
@@ -56,6 +59,8 @@ class TangramError(Exception):
 
 
 def _printable(text: str) -> str:
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[: _LONGEST_TEXT - 1]}…"
     if text.isprintable():
         return text
     return "".join(

@@ -12,7 +12,7 @@ from tangram.allocation import Device, DeviceId, NodeDevices, topology_of
 from tangram.api import DeviceFacts
 from tangram.base.errors import InvalidObjectError
 from tangram.cel import CelDevice
-from tangram.kube.client import decode
+from tangram.kube.decoding import CORRECT_IT, decode
 from tangram.kube.objects import Device as WireDevice
 from tangram.kube.objects import DeviceAttribute, ResourceSlice
 from tangram.model.devices import GROUP_SIZES, pool_name
@@ -60,7 +60,10 @@ def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
         devices = tuple(d for wire in spec.devices or () if (d := _own_device(pool, wire)) is not None)
     except (ValueError, OverflowError) as error:  # no version, no quantity, or one beyond all reason
         raise InvalidObjectError(
-            str(error), object_name=f"ResourceSlice {item.metadata.name}", field="spec.devices"
+            str(error),
+            object_name=f"ResourceSlice {item.metadata.name}",
+            field="spec.devices",
+            next_step=CORRECT_IT,
         ) from error
     return SliceRecord(
         node=intern(spec.node_name or ""),

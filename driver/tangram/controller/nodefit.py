@@ -12,7 +12,7 @@ import msgspec
 
 from tangram.allocation import Code, Refusal
 from tangram.base.errors import InvalidObjectError
-from tangram.kube.decoding import decode
+from tangram.kube.decoding import CORRECT_IT, decode
 from tangram.kube.objects import (
     Container,
     Node,
@@ -48,7 +48,10 @@ def decode_node(raw: msgspec.Raw | bytes) -> NodeRecord:
         allocatable = _milli(node.status.allocatable)
     except ValueError as error:
         raise InvalidObjectError(
-            str(error), object_name=f"Node {node.metadata.name}", field="status.allocatable"
+            str(error),
+            object_name=f"Node {node.metadata.name}",
+            field="status.allocatable",
+            next_step=CORRECT_IT,
         ) from error
     return NodeRecord(
         name=node.metadata.name,

@@ -8,7 +8,7 @@ import msgspec
 from tangram.allocation import PodKey
 from tangram.base.errors import InvalidObjectError
 from tangram.controller.nodefit import HostPort, host_ports, pod_resources
-from tangram.kube.client import decode
+from tangram.kube.decoding import CORRECT_IT, decode
 from tangram.kube.objects import Pod
 
 
@@ -80,7 +80,10 @@ def decode_pod(raw: msgspec.Raw | bytes) -> PodRecord:
         resources = pod_resources(pod)
     except ValueError as error:
         raise InvalidObjectError(
-            str(error), object_name=f"Pod {pod.metadata.namespace}/{pod.metadata.name}", field="spec"
+            str(error),
+            object_name=f"Pod {pod.metadata.namespace}/{pod.metadata.name}",
+            field="spec",
+            next_step=CORRECT_IT,
         ) from error
     ports = host_ports(pod)
     kind = b""

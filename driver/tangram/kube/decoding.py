@@ -9,6 +9,8 @@ from tangram.base.errors import InvalidObjectError
 
 T = TypeVar("T")
 
+CORRECT_IT = "correct the object, or update Tangram if this Kubernetes version writes it so"
+"""What to do about an object that cannot be read."""
 _MAX_NAME = 300
 _PATH = re.compile(r" - at `(?:key in )?\$\.?(?P<path>[^`]*)`$")
 
@@ -38,6 +40,17 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     """The part of any object that says which one it is, and which version of it."""
 
     metadata: _Metadata
+
+
+class _Name(msgspec.Struct, gc=False):
+    name: str
+    namespace: str | None = None
+
+
+class _Named(msgspec.Struct, gc=False):
+    """What names an object in an error, whatever else is wrong with it."""
+
+    metadata: _Name
 
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
@@ -76,14 +89,14 @@ def _invalid(error: Exception, *, name: str) -> InvalidObjectError:
         text[: found.start()] if found else text,
         object_name=name,
         field=found["path"] if found else "",
-        next_step="correct the object, or update Tangram if this Kubernetes version writes it so",
+        next_step=CORRECT_IT,
     )
 
 
 def _describe(data: bytes | msgspec.Raw, kind: type[Any]) -> str:
     label = "object" if kind is Identity else kind.__name__
     try:
-        key: ObjectKey = _decoder(Identity).decode(data).metadata.key
+        found: _Name = _decoder(_Named).decode(data).metadata
     except (msgspec.DecodeError, RecursionError):
         return f"{label} without a readable name"
-    return f"{label} {str(key)[:_MAX_NAME]}"
+    return f"{label} {str(ObjectKey(found.namespace or '', found.name))[:_MAX_NAME]}"

@@ -28,7 +28,7 @@ class SemVer:
     def __init__(self, text: str) -> None:
         match = _SEMVER.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not a semantic version (example: 570.86.15)")
+            raise ValueError(f"{text[:80]!r} is not a semantic version (example: 570.86.15)")
         self.text = text
         identifiers = match[4].split(".") if match[4] else []
         self._precedence = _Precedence(
