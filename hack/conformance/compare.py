@@ -1,6 +1,6 @@
 """Two answers to one problem: do they agree? Pure.
 
-An answer of the oracle is one entry of `nodes` in hack/oracle's output, one of ours an entry of `nodes` in what
+An answer of the oracle is an entry of `nodes` in what hack/oracle prints, one of ours in what
 `tangram allocate --all-nodes -o json` prints.
 """
 

@@ -21,7 +21,7 @@ type problem struct {
 	Features []string `json:"features"`
 	// TimeoutMs per node, 0 is 10 s (as in the scheduler).
 	TimeoutMs int64 `json:"timeoutMs"`
-	// Samples > 1 asks that many times, with the slices in random order but for the first time, and returns all
+	// Samples > 1 asks that many times, all but the first with the slices in another order, and returns all
 	// different outcomes.
 	Samples int `json:"samples"`
 }
