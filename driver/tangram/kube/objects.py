@@ -125,6 +125,7 @@ class NodeCondition(ApiStruct, frozen=True, kw_only=True):
 class NodeStatus(ApiStruct, frozen=True, kw_only=True):
     allocatable: dict[str, str | int | float] | None = None
     conditions: list[NodeCondition] | None = None
+    declared_features: list[str] | None = None
 
 
 class Node(ApiStruct, frozen=True, kw_only=True):

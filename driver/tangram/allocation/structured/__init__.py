@@ -15,7 +15,7 @@ The policy `first-fit` takes the very devices that upstream takes; `tangram` the
 from tangram.allocation.structured.cluster import Cluster, DeviceId
 from tangram.allocation.structured.engine import Options, Policy, decide
 from tangram.allocation.structured.features import LATEST, Fault, Features, Gate, parse_features
-from tangram.allocation.structured.nodes import NodeFacts
+from tangram.allocation.structured.nodes import NodeFacts, selects
 from tangram.allocation.structured.outcome import Code, Outcome, Reasons, Refusal
 from tangram.allocation.structured.state import Allocated, Shares, claim_name
 
@@ -38,4 +38,5 @@ __all__ = [
     "claim_name",
     "decide",
     "parse_features",
+    "selects",
 ]

@@ -1,0 +1,171 @@
+"""Decides the groups of an allocation problem one after the other, each on what the ones before left."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+
+import msgspec
+
+from tangram.allocation.structured import (
+    Allocated,
+    Cluster,
+    NodeFacts,
+    Options,
+    Outcome,
+    decide,
+    selects,
+)
+from tangram.base.errors import UsageError
+from tangram.cli.problems import ClaimName, Group, Problem
+from tangram.controller.nodefit import refusal
+from tangram.kube.objects import AllocationResult, Pod, ResourceClaim
+
+_SHOWN_NODES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a claim gets. Without `allocation`, `reasons` say why; `error` if it can be placed nowhere at all.
+
+    `node` is empty where the claim is not placed and no node was asked for.
+    """
+
+    claim: ClaimName
+    node: str = ""
+    allocation: AllocationResult | None = None
+    error: str | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class Placer:
+    """The problem and what was given so far. `timestamp`: written into allocations, if not empty."""
+
+    def __init__(self, problem: Problem, options: Options, *, timestamp: str = "") -> None:
+        self._problem = problem
+        self._options = options
+        self._timestamp = timestamp
+        self._cluster = Cluster(slices=problem.slices, classes=problem.classes)
+        self._allocated = Allocated.of(problem.claims, options.features)
+        self._given: dict[ClaimName, AllocationResult] = {
+            _name(claim): claim.allocation for claim in problem.claims if claim.allocation is not None
+        }
+
+    def copy(self) -> "Placer":
+        """With what was given so far; what either gives from now on the other does not see."""
+        twin = copy(self)
+        twin._given = dict(self._given)
+        return twin
+
+    def answers(self, nodes: Sequence[str], *, named: bool) -> list[Answer]:
+        """The answers for all groups, each placed on one of the nodes. `named`: the user asked for these."""
+        return [answer for group in self._problem.groups for answer in self._group(group, nodes, named)]
+
+    def _group(self, group: Group, nodes: Sequence[str], named: bool) -> Iterator[Answer]:
+        where = nodes[0] if named and len(nodes) == 1 else ""
+        for claim in group.claims:
+            if claim.metadata.deletion_timestamp:
+                text = f"claim {'/'.join(_name(claim))} is being deleted"
+                yield from _refused(group, where, [text])
+                return
+        refused = {node: why for node in nodes if (why := self._unsuitable(group, node))}
+        outcomes = []
+        for node in nodes:
+            if node in refused:
+                continue
+            outcome = self._decide(group, node)
+            if outcome.error:
+                yield from _refused(group, where, [], error=outcome.error)
+                return
+            outcomes.append(outcome)
+            if outcome.allocations is not None:
+                break
+        best = next((outcome for outcome in outcomes if outcome.allocations is not None), None)
+        if best is None:
+            yield from _refused(group, where, _reasons(outcomes, refused))
+            return
+        assert best.allocations is not None
+        for claim, allocation in zip(group.claims, best.allocations, strict=True):
+            yield Answer(claim=_name(claim), node=best.node, allocation=self._give(claim, allocation))
+
+    def _decide(self, group: Group, node: str) -> Outcome:
+        return decide(
+            self._cluster, self._facts(node), group.claims, allocated=self._allocated, options=self._options
+        )
+
+    def _give(self, claim: ResourceClaim, allocation: AllocationResult) -> AllocationResult:
+        self._allocated = self._allocated.with_allocation(claim, allocation, self._options.features)
+        if self._timestamp:
+            allocation = msgspec.structs.replace(allocation, allocation_timestamp=self._timestamp)
+        self._given[_name(claim)] = allocation
+        return allocation
+
+    def _facts(self, node: str) -> NodeFacts:
+        given = self._problem.nodes.get(node)
+        return given.facts if given else NodeFacts(name=node)
+
+    def _unsuitable(self, group: Group, node: str) -> str:
+        """Why the group cannot be on the node whatever its devices; empty if it can."""
+        for name in group.fixed:
+            allocation = self._given.get(name)
+            if allocation is None:
+                return f"claim {'/'.join(name)} of the pod is not allocated"
+            selector = allocation.node_selector
+            if selector is not None and not selects(selector, self._facts(node)):
+                return f"claim {'/'.join(name)} of the pod is allocated for other nodes"
+        return self._pod_unsuitable(group.pod, node) if group.pod else ""
+
+    def _pod_unsuitable(self, pod: Pod, node: str) -> str:
+        if pod.spec.node_name:
+            return "" if pod.spec.node_name == node else f"the pod is on node {pod.spec.node_name}"
+        given = self._problem.nodes.get(node)
+        why = refusal(pod, given.record) if given else None
+        return f"the pod cannot run {why.text}" if why else ""
+
+
+def _name(claim: ResourceClaim) -> ClaimName:
+    return claim.metadata.namespace, claim.metadata.name
+
+
+def _refused(
+    group: Group, node: str, reasons: Iterable[str], *, error: str | None = None
+) -> Iterator[Answer]:
+    texts = tuple(reasons)
+    for claim in group.claims:
+        yield Answer(claim=_name(claim), node=node, error=error, reasons=texts)
+
+
+def _reasons(outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> list[str]:
+    """The nodes by what they say."""
+    by_text: dict[str, list[str]] = {}
+    for node, why in refused.items():
+        by_text.setdefault(why, []).append(node)
+    for outcome in outcomes:
+        text = outcome.node_error or outcome.reasons.summary
+        by_text.setdefault(text, []).append(outcome.node)
+    if len(outcomes) + len(refused) == 1:
+        return list(by_text)
+    return [f"{_nodes(nodes)}: {text}" for text, nodes in by_text.items()]
+
+
+def _nodes(names: Sequence[str]) -> str:
+    if len(names) <= _SHOWN_NODES:
+        return ", ".join(names)
+    return f"{', '.join(names[:_SHOWN_NODES])} and {len(names) - _SHOWN_NODES} more nodes"
+
+
+def chosen_nodes(problem: Problem, wanted: str) -> list[str]:
+    """The node asked for, or all there are. UsageError for a node that nothing speaks of."""
+    known = problem.node_names()
+    if not wanted:
+        if not known and problem.groups:
+            raise UsageError(
+                "no Node is given, and no slice names one",
+                next_step="give Node objects, or a name with --node",
+            )
+        return known
+    if problem.nodes and wanted not in known:
+        close = ", ".join(known[:10]) + (" …" if len(known) > 10 else "")
+        raise UsageError(
+            f"--node: there is no node {wanted} among the objects", next_step=f"they have {close}"
+        )
+    return [wanted]

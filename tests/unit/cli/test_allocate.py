@@ -1,0 +1,306 @@
+"""`tangram allocate`: files in, allocations and reasons out, and every kind of bad input named."""
+
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tangram.cli.main import main
+
+Json = dict[str, Any]
+
+
+def _node(name: str, **spec: object) -> Json:
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
+
+
+def _slice(node: str, *devices: Json, driver: str = "gpu.example") -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"slice-{driver}-{node}"},
+        "spec": {
+            "driver": driver,
+            "nodeName": node,
+            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+            "devices": list(devices),
+        },
+    }
+
+
+def _device(name: str, model: str = "A") -> Json:
+    return {"name": name, "attributes": {"model": {"string": model}}}
+
+
+def _class(name: str = "gpu", driver: str = "gpu.example") -> Json:
+    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name},
+        "spec": {"selectors": [selector]},
+    }
+
+
+def _spec(count: int = 1, model: str = "", class_name: str = "gpu") -> Json:
+    exactly: Json = {"deviceClassName": class_name, "count": count}
+    if model:
+        exactly["selectors"] = [
+            {"cel": {"expression": f"device.attributes['gpu.example'].model == '{model}'"}}
+        ]
+    return {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
+
+
+def _claim(name: str, **given: Any) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": _spec(**given),
+    }
+
+
+def _template(name: str, **given: Any) -> Json:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": _spec(**given)},
+    }
+
+
+def _pod(name: str, *, claims: tuple[str, ...] = (), templates: tuple[str, ...] = (), **spec: Any) -> Json:
+    entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
+    entries += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [{"name": "main"}], "resourceClaims": entries, **spec},
+    }
+
+
+TWO_NODES = (
+    _node("n1"),
+    _node("n2"),
+    _class(),
+    _slice("n1", _device("a"), _device("b", "B")),
+    _slice("n2", _device("a"), _device("b", "B"), _device("c", "B")),
+)
+
+
+class _Runner:
+    def __init__(self, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self._directory = directory
+        self._capsys = capsys
+
+    def __call__(self, *objects: Json, flags: tuple[str, ...] = ("-o", "json")) -> tuple[int, str, str]:
+        file = self._directory / "objects.yaml"
+        file.write_text(yaml.safe_dump_all(objects))
+        code = main(["allocate", "-f", str(file), *flags])
+        printed = self._capsys.readouterr()
+        return code, printed.out, printed.err
+
+    def claims(self, *objects: Json, flags: tuple[str, ...] = ()) -> dict[str, Json]:
+        _, out, _ = self(*objects, flags=("-o", "json", *flags))
+        return {claim["name"]: claim for claim in json.loads(out)["claims"]}
+
+
+@pytest.fixture
+def run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> _Runner:
+    return _Runner(tmp_path, capsys)
+
+
+def _devices(claim: Json) -> list[tuple[str, str]]:
+    results = claim["allocation"]["devices"]["results"]
+    return [(result["pool"], result["device"]) for result in results]
+
+
+def test_a_claim_gets_the_whole_allocation_that_would_be_written(run: _Runner) -> None:
+    code, out, _ = run(*TWO_NODES, _claim("c", model="B"))
+    assert code == 0
+    (claim,) = json.loads(out)["claims"]
+    node = claim["node"]
+    field = {"key": "metadata.name", "operator": "In", "values": [node]}
+    assert claim == {
+        "namespace": "default",
+        "name": "c",
+        "node": node,
+        "allocation": {
+            "devices": {"results": [{"request": "r", "driver": "gpu.example", "pool": node, "device": "b"}]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        },
+        "error": None,
+        "reasons": [],
+    }
+
+
+def test_what_earlier_claims_and_allocated_claims_have_is_held(run: _Runner) -> None:
+    held = _claim("held")
+    held["status"] = {
+        "allocation": {
+            "devices": {"results": [{"request": "r", "driver": "gpu.example", "pool": "n2", "device": "b"}]}
+        }
+    }
+    claims = run.claims(*TWO_NODES, *(_claim(f"c{i}", model="B") for i in range(3)), held)
+    given = [_devices(claims[name])[0] for name in ("c0", "c1")]
+    assert sorted(given) == [("n1", "b"), ("n2", "c")]
+    assert claims["c2"]["allocation"] is None
+    assert claims["c2"]["error"] is None
+    assert "held" in " ".join(claims["c2"]["reasons"])
+    assert "held" not in claims
+
+
+def test_claims_of_a_pod_are_placed_on_one_node_or_not_at_all(run: _Runner) -> None:
+    pod = _pod("p", templates=("one", "two"))
+    fitting = run.claims(*TWO_NODES, pod, _template("one"), _template("two", count=2, model="B"))
+    assert {claim["node"] for claim in fitting.values()} == {"n2"}
+    assert sorted(fitting) == ["p-one", "p-two"]
+    too_many = run.claims(*TWO_NODES, pod, _template("one"), _template("two", count=3))
+    assert [claim["allocation"] for claim in too_many.values()] == [None, None]
+
+
+def test_a_pod_follows_its_allocated_claim(run: _Runner) -> None:
+    first = _pod("first", claims=("shared",), nodeName="n2")
+    second = _pod("second", claims=("shared",), templates=("one",))
+    claims = run.claims(*TWO_NODES, first, second, _claim("shared"), _template("one"))
+    assert {name: claim["node"] for name, claim in claims.items()} == {"shared": "n2", "second-one": "n2"}
+
+
+def test_a_pod_is_kept_from_nodes_it_cannot_run_on(run: _Runner) -> None:
+    objects = (_node("n1", unschedulable=True), *TWO_NODES[1:])
+    claims = run.claims(*objects, _pod("p", templates=("one",)), _template("one"))
+    assert claims["p-one"]["node"] == "n2"
+    only = run.claims(*objects, _pod("p", templates=("one",)), _template("one"), flags=("--node", "n1"))
+    assert only["p-one"]["node"] == "n1"
+    assert only["p-one"]["reasons"] == ["the pod cannot run on cordoned nodes"]
+
+
+def test_loose_claims_are_one_group_on_a_named_node(run: _Runner) -> None:
+    objects = (*TWO_NODES, _claim("c1"), _claim("c2"), _claim("c3"))
+    assert {c["node"] for c in run.claims(*objects, flags=("--node", "n2")).values()} == {"n2"}
+    assert [c["allocation"] for c in run.claims(*objects, flags=("--node", "n1")).values()] == [None] * 3
+
+
+def test_all_nodes_answer_each_by_itself(run: _Runner) -> None:
+    objects = (*TWO_NODES, _claim("c", count=2, model="B"))
+    code, out, _ = run(*objects, flags=("-o", "json", "--all-nodes"))
+    answers = {node["node"]: node["claims"] for node in json.loads(out)["nodes"]}
+    assert code == 3
+    assert [claim["allocation"] is not None for claims in answers.values() for claim in claims] == [
+        False,
+        True,
+    ]
+    assert answers["n2"][0]["node"] == "n2"
+
+
+def test_forms_and_times(run: _Runner) -> None:
+    objects = (*TWO_NODES, _claim("c", model="B"), _claim("d", count=9))
+    _, as_json, _ = run(*objects)
+    code, as_yaml, _ = run(*objects, flags=("-o", "yaml"))
+    assert code == 3
+    assert yaml.safe_load(as_yaml) == json.loads(as_json)
+    _, table, _ = run(*objects, flags=())
+    assert table.splitlines()[0].split() == ["CLAIM", "NODE", "DEVICES"]
+    assert "r: b of pool n" in table
+    assert "none: " in table
+    timed = run.claims(*objects, flags=("--now",))
+    assert timed["c"]["allocation"]["allocationTimestamp"].endswith("Z")
+
+
+def test_nothing_to_do_is_said(run: _Runner) -> None:
+    code, out, err = run(*TWO_NODES, {"apiVersion": "v1", "kind": "Secret"}, flags=())
+    assert (code, out) == (0, "no claim waits for an allocation\n")
+    assert "1 Secret" in err
+
+
+def test_lines_are_answered_one_by_one_and_bad_ones_with_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*TWO_NODES, _claim("c", model="B")]})
+    lines = [good, "{", "", '{"apiVersion": "v1", "kind": "List", "items": [{}]}', good]
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
+    assert main(["allocate", "--jsonl", "--node", "n2"]) == 0
+    first, second, third, last = map(json.loads, capsys.readouterr().out.splitlines())
+    assert _devices(first["claims"][0]) == [("n2", "b")]
+    assert first == last
+    assert second["error"].startswith("line 2: is not JSON")
+    assert third["error"].startswith("line 4, items[0]: ")
+
+
+def test_the_guard_of_a_class_holds_for_whom_it_is_made(run: _Runner) -> None:
+    driver = "gpu.resource.admin"
+    device = {"name": "g", "attributes": {"allocator": {"string": "controller"}}}
+    guarded = _class(driver=driver)
+    guarded["spec"]["selectors"].append(
+        {"cel": {"expression": f"device.attributes['{driver}'].allocator == 'scheduler'"}}
+    )
+    objects = (guarded, _slice("n1", device, driver=driver), _claim("c"))
+    placed = {
+        flags: run.claims(*objects, flags=flags)["c"]["allocation"] is not None
+        for flags in ((), ("--as", "scheduler"), ("--features", "k8s-1.36"))
+    }
+    assert placed == {(): True, ("--as", "scheduler"): False, ("--features", "k8s-1.36"): False}
+
+
+def test_an_unknown_class_is_an_error_not_a_misfit(run: _Runner) -> None:
+    claims = run.claims(*TWO_NODES, _claim("c", class_name="absent"))
+    assert "absent" in claims["c"]["error"]
+    assert claims["c"]["allocation"] is None
+
+
+_OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metadata": {"name": "x"}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        (_OLD, "document 6: ResourceClaim: apiVersion: is resource.k8s.io/v1beta1, which is not read"),
+        ({**_claim("c"), "metadata": {}}, "document 6: ResourceClaim: metadata.name: is missing"),
+        (_node("n1"), "document 6: Node n1: is there twice: in "),
+        (
+            _pod("p", claims=("gone",)),
+            "Pod default/p: spec.resourceClaims[0]: names ResourceClaim default/gone",
+        ),
+        (_pod("p", templates=("gone",)), "names ResourceClaimTemplate default/gone"),
+        (_pod("p", claims=("",)), "spec.resourceClaims[0]: names neither a claim nor a template"),
+        ({**_claim("c"), "spec": {"devices": {"requests": 3}}}, "ResourceClaim c: spec.devices.requests"),
+    ],
+)
+def test_bad_objects_are_named_with_file_document_and_field(run: _Runner, bad: Json, message: str) -> None:
+    code, out, err = run(*TWO_NODES, bad)
+    assert (code, out) == (2, "")
+    assert "objects.yaml, document 6" in err
+    assert message in err
+    assert "next: " in err
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--node", "n9"), "--node: there is no node n9 among the objects"),
+        (("--features", "k8s-2.0"), "'k8s-2.0' is no feature"),
+        (("--features", ""), "no features given"),
+        (("--jsonl", "-o", "yaml"), "--jsonl answers in JSON"),
+        (("--jsonl", "-f", "another"), "--jsonl reads one file"),
+    ],
+)
+def test_bad_flags_are_named(run: _Runner, flags: tuple[str, ...], message: str) -> None:
+    code, _, err = run(*TWO_NODES, _claim("c"), flags=flags)
+    assert code == 2
+    assert message in err
+    assert "next: " in err
+
+
+def test_without_any_node_nothing_can_be_placed(run: _Runner) -> None:
+    code, _, err = run(_class(), _claim("c"))
+    assert code == 2
+    assert "no Node is given, and no slice names one" in err
+
+
+def test_without_files_the_flag_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["allocate"]) == 2
+    assert "next: name a file with -f" in capsys.readouterr().err
