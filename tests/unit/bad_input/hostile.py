@@ -37,6 +37,23 @@ OTHERS: tuple[Any, ...] = (
 HUGE = ("x" * 100_000, ["x"] * 2000, {f"k{n}": n for n in range(2000)})
 VALUES: tuple[Any, ...] = (*OTHERS, *NUMBERS, *TEXTS, *HUGE)
 
+FEW: tuple[Any, ...] = (
+    None,
+    True,
+    -1,
+    2**63,
+    1e308,
+    "",
+    "n1\n",
+    "\x00",
+    CONFUSABLES[0],
+    HUGE[0],
+    [],
+    {},
+    [None],
+)
+"""One of each kind, for where each try is dear."""
+
 
 def deep(depth: int) -> Any:
     """Lists in lists."""
