@@ -18,7 +18,7 @@ from tangram.base.serving import HttpServer
 from tangram.controller import metrics
 from tangram.controller.claims import decode_class
 from tangram.controller.exclusions import Exclusions
-from tangram.controller.freeing import free_idle_claims
+from tangram.controller.freeing import give_back
 from tangram.controller.inventory import decode_slice
 from tangram.controller.loop import AllocationLoop
 from tangram.controller.nodefit import decode_node
@@ -26,6 +26,7 @@ from tangram.controller.pods import decode_pod
 from tangram.controller.reporting import Reporter
 from tangram.controller.settings import ControllerSettings
 from tangram.controller.state import State
+from tangram.controller.unused import UnusedClaims
 from tangram.kube.client import Client, decode
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.election import LeaderElector
@@ -160,15 +161,18 @@ class Controller:
                 self._waiting_for = []
                 log.info("synced", claims=len(state.claims), nodes=len(state.inventory.nodes))
                 tasks.create_task(
-                    free_idle_claims(
-                        self._client, state, ttl_s=self._settings.idle_claim_ttl_s, clock=self._clock
-                    )
+                    give_back(self._client, state, reporter, self._unused_claims(), clock=self._clock)
                 )
                 await loop.run()
         finally:
             self._waiting_for = []
             metrics.LEADER.set(0)
             await events.flush(timeout_s=_FLUSH_TIMEOUT_S)
+
+    def _unused_claims(self) -> UnusedClaims:
+        return UnusedClaims(
+            idle_ttl_s=self._settings.idle_claim_ttl_s, unbound_timeout_s=self._settings.unbound_timeout_s
+        )
 
     def _reflectors(self, state: State) -> tuple[Reflector[Any], ...]:
         own_slices = f"spec.driver={DRIVER_NAME}"

@@ -19,10 +19,14 @@ from tangram.allocation import (
 )
 from tangram.controller.claims import Refused, claim_key
 from tangram.controller.nodefit import node_selector_matches, refusal
-from tangram.controller.pods import PodRecord, claim_names
+from tangram.controller.podclaims import OwnClaim, PodClaims, claims_of, may_be_in_flight
+from tangram.controller.pods import PodRecord
+from tangram.controller.returned import BINDING_S
 from tangram.controller.state import State
 from tangram.kube.decoding import ObjectKey
-from tangram.kube.objects import AllocationResult, ResourceClaim
+from tangram.kube.objects import ResourceClaim
+
+_KUBE_SCHEDULER = ("", "default-scheduler")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,34 +70,19 @@ class Wait:
     kind: Hashable = None
 
 
-Action = Nothing | Placed | Allocate | Free | Wait
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """The pod gets no devices now, free or not: it could not use them. Looked at again after `retry_s`, and
+    when kube-scheduler has something else to say of it. `fresh`: claims that begin to rest with this.
+    """
+
+    claims: tuple[ResourceClaim, ...]
+    why: str
+    retry_s: float
+    fresh: tuple[ResourceClaim, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Ours:
-    """A guarded claim of the pod; `node` is where it is allocated (or assumed to be), None if it is not."""
-
-    claim: ResourceClaim
-    request: ClaimRequest | Refused
-    node: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class _Claims:
-    """All claims of a pod: ours, and the allocations of those of other drivers."""
-
-    ours: tuple[_Ours, ...]
-    others: tuple[AllocationResult, ...]
-
-    @property
-    def open_(self) -> tuple[_Ours, ...]:
-        """Those of ours that are to be allocated."""
-        return tuple(own for own in self.ours if own.node is None)
-
-    @property
-    def siblings(self) -> tuple[_Ours, ...]:
-        """Those of ours that are allocated."""
-        return tuple(own for own in self.ours if own.node is not None)
+Action = Nothing | Placed | Allocate | Free | Wait | Hold
 
 
 def decide(
@@ -103,7 +92,7 @@ def decide(
     record = state.pods.get(key)
     if record is None or not record.waits or record.gated:
         return Nothing()
-    claims = _claims(state, record)
+    claims = claims_of(state, record)
     if claims is None or not claims.ours:
         return Nothing()
     if not claims.open_:
@@ -111,33 +100,12 @@ def decide(
     refused = [own.request.cause for own in claims.open_ if isinstance(own.request, Refused)]
     if refused:
         return Wait(claims=tuple(own.claim for own in claims.open_), why="; ".join(refused))
+    if not record.bound and (hold := _hold(state, record, claims.open_, now_s=now_s)) is not None:
+        return hold
     return _Placing(state, record, claims, now_s=now_s, settings=settings, statistics=statistics).run()
 
 
-def _claims(state: State, record: PodRecord) -> _Claims | None:
-    """The pod's claims; None while they are not all there, or change under our own hands."""
-    names, complete = claim_names(record.pod)
-    if not complete:
-        return None
-    ours: list[_Ours] = []
-    others: list[AllocationResult] = []
-    for name in names:
-        claim = state.claims.get(ObjectKey(record.key.namespace, name.name))
-        if claim is None or claim.metadata.deletion_timestamp:
-            return None
-        if name.generated and not _owned(claim, record):
-            return None
-        if state.freeing.get(claim_key(claim)) == claim.metadata.resource_version:
-            return None
-        request = state.request_of(claim)
-        if request is not None:
-            ours.append(_Ours(claim, request, state.node_of(claim)))
-        elif claim.allocation is not None:
-            others.append(claim.allocation)
-    return _Claims(tuple(ours), tuple(others))
-
-
-def _placed(record: PodRecord, ours: Sequence[_Ours]) -> Action:
+def _placed(record: PodRecord, ours: Sequence[OwnClaim]) -> Action:
     named = record.pod.spec.node_name
     astray = [own for own in ours if named and own.node not in (named, "")]
     if astray:
@@ -149,6 +117,38 @@ def _placed(record: PodRecord, ours: Sequence[_Ours]) -> Action:
     return Placed(next((own.node for own in ours if own.node), ""))
 
 
+def _hold(state: State, record: PodRecord, open_claims: Sequence[OwnClaim], *, now_s: float) -> Hold | None:
+    """Whether devices would be lost on the pod for now."""
+    claims = tuple(own.claim for own in open_claims)
+    rests_s = [
+        rest_s
+        for claim in claims
+        if (
+            rest_s := state.returned.rests_s(
+                claim_key(claim), record, _others(state, claim, record), now_s=now_s
+            )
+        )
+    ]
+    why = "the pod had devices for long without being bound, and no scheduler says why"
+    if not any(state.returned.knows(claim_key(claim), record.key.uid) for claim in claims):
+        why = "another pod of the claim may still be bound to the node where the claim was"
+    if record.objection:
+        why = f"kube-scheduler objects to more than the missing devices: {record.objection}"
+    if rests_s:
+        return Hold(claims=claims, why=why, retry_s=max(rests_s))
+    if not record.objection or record.pod.spec.scheduler_name not in _KUBE_SCHEDULER:
+        return None  # what other schedulers say may be that there are no devices
+    fresh = tuple(c for c in claims if not state.returned.knows(claim_key(c), record.key.uid))
+    return Hold(claims=claims, why=why, retry_s=BINDING_S, fresh=fresh) if fresh else None
+
+
+def _others(state: State, claim: ResourceClaim, record: PodRecord) -> list[PodRecord]:
+    """The other pods that name the claim."""
+    meta = claim.metadata
+    found = (state.pods[key] for key in state.pods_of(ObjectKey(meta.namespace, meta.name)))
+    return [other for other in found if other.key.uid != record.key.uid]
+
+
 class _Placing:
     """One decision on a pod with claims to allocate."""
 
@@ -156,7 +156,7 @@ class _Placing:
         self,
         state: State,
         record: PodRecord,
-        claims: _Claims,
+        claims: PodClaims,
         *,
         now_s: float,
         settings: Settings,
@@ -168,6 +168,7 @@ class _Placing:
         self._claims = claims
         self._settings = settings
         self._statistics = statistics
+        self._now_s = now_s
         self._excluded = state.exclusions.of(record.key.uid, now_s=now_s)
 
     def run(self) -> Action:
@@ -208,7 +209,7 @@ class _Placing:
         )
 
     def _allocate(
-        self, snapshot: Snapshot, claims: Sequence[_Ours], refused: dict[str, Refusal]
+        self, snapshot: Snapshot, claims: Sequence[OwnClaim], refused: dict[str, Refusal]
     ) -> PodDecision:
         record = self._record
         request = PodRequest(
@@ -260,28 +261,13 @@ class _Placing:
                 pinned |= {node: why for node in snapshot.nodes if node != own.node}
         return pinned
 
-    def _movable(self, own: _Ours) -> bool:
+    def _movable(self, own: OwnClaim) -> bool:
         """An allocation may be taken back only if no pod uses it, or is about to (`PreBind`, in flight)."""
         if self._record.bound or not isinstance(own.request, ClaimRequest):
             return False
         if not {consumer.uid for consumer in own.claim.consumers} <= {self._record.key.uid}:
             return False
-        meta = own.claim.metadata
         return not any(
-            _may_be_in_flight(self._state, self._state.pods[key])
-            for key in self._state.pods_of(ObjectKey(meta.namespace, meta.name))
-            if self._state.pods[key].key.uid != self._record.key.uid
+            may_be_in_flight(self._state, other, now_s=self._now_s)
+            for other in _others(self._state, own.claim, self._record)
         )
-
-
-def _may_be_in_flight(state: State, record: PodRecord) -> bool:
-    """A pod passes the scheduler's filters only when all its claims are allocated; then it may be bound at
-    any moment, to where they are."""
-    if record.finished or (record.gated and not record.bound):
-        return False
-    claims = _claims(state, record)
-    return record.bound or (claims is not None and not claims.open_)
-
-
-def _owned(claim: ResourceClaim, record: PodRecord) -> bool:
-    return any(owner.uid == record.key.uid for owner in claim.metadata.owner_references or ())

@@ -13,8 +13,8 @@ from tangram.base.errors import ConflictError, NotFoundError, TangramError
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
 from tangram.controller.claims import allocation_body, claim_key
-from tangram.controller.decide import Allocate, Free, Nothing, Placed, Wait, decide
-from tangram.controller.freeing import take_back
+from tangram.controller.decide import Allocate, Free, Hold, Nothing, Placed, Wait, decide
+from tangram.controller.freeing import Outcome, take_back
 from tangram.controller.ledger import Assumption
 from tangram.controller.reporting import Reporter
 from tangram.controller.state import State
@@ -89,6 +89,10 @@ class AllocationLoop:
                 self._state.unplace(key)
                 self._wait(key, action)
                 self._queue.done(key)
+            case Hold():
+                self._state.unplace(key)
+                self._hold(key, action)
+                self._queue.done(key)
             case Allocate():
                 self._state.place(key, action.placement.node)
                 self._assume(action)
@@ -124,12 +128,24 @@ class AllocationLoop:
         metrics.WAITING.set(len(state.waiting))
         if action.kind is not None:
             state.refused[action.kind] = action.why
+        self._tell(key, action)
+
+    def _hold(self, key: ObjectKey, action: Hold) -> None:
+        state = self._state
+        state.waiting.discard(key)
+        metrics.WAITING.set(len(state.waiting))
+        for claim in action.fresh:
+            state.returned.add(claim_key(claim), (state.pods[key],), now_s=self._clock.monotonic_s())
+        self._tell(key, action)
+
+    def _tell(self, key: ObjectKey, action: Wait | Hold) -> None:
+        """Says why the pod has no devices, if it is time to, and looks again when it will be."""
         if action.retry_s is not None:
             self._queue.add_after(key, delay_s=action.retry_s)
-        pod = state.pods[key].key
+        pod = self._state.pods[key].key
         delay_s = self._waiting.delay_s(pod, action.why, now_s=self._clock.monotonic_s())
         if delay_s == 0:
-            self._reporter.waits(pod, action.claims, action.why)
+            self._reporter.waits(pod, action.claims, action.why, held=isinstance(action, Hold))
         elif delay_s is not None:
             self._queue.add_after(key, delay_s=delay_s)
 
@@ -220,6 +236,6 @@ class AllocationLoop:
         """Takes allocations back so that the pod can be placed as a whole: it is decided again when the watch
         shows that. False if that failed."""
         for claim in action.claims:
-            if not await take_back(self._client, self._state, claim, clock=self._clock):
+            if await take_back(self._client, self._state, claim, clock=self._clock) is Outcome.FAILED:
                 return False
         return True

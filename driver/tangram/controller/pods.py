@@ -1,5 +1,6 @@
 """Pods as the controller needs them: their claims, and whether they still wait for devices."""
 
+import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,7 +10,13 @@ from tangram.allocation import PodKey
 from tangram.base.errors import InvalidObjectError
 from tangram.controller.nodefit import HostPort, host_ports, pod_resources
 from tangram.kube.decoding import CORRECT_IT, decode
-from tangram.kube.objects import Pod
+from tangram.kube.objects import Pod, PodStatus
+
+_ABOUT_DEVICES = re.compile(r"\ballocate\b|resource ?claim|device ?class", re.IGNORECASE)
+"""Words of kube-scheduler's plugin DynamicResources (1.34 to 1.37), as in `cannot allocate all claims`."""
+
+_MAXIMUM_OBJECTION = 500
+"""Characters of the scheduler's message that a user gets to see."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +24,16 @@ class PodRecord:
     """A pod with what is derived from its specification once.
 
     `kind`: equal for pods that may run on the same nodes and take the same there besides devices; empty for
-    pods without claims.
+    pods without claims. `verdict`: the condition PodScheduled as it stands, empty if there is none.
+    `objection`: the scheduler's message, if the pod cannot be scheduled for another cause than its devices.
     """
 
     pod: Pod
     resources: dict[str, int]
     ports: tuple[HostPort, ...]
     kind: bytes
+    verdict: str = ""
+    objection: str = ""
 
     @property
     def key(self) -> PodKey:
@@ -56,11 +66,12 @@ class PodRecord:
         return self.key == other.key and self.pod.spec == other.pod.spec
 
     def decides_as(self, other: "PodRecord") -> bool:
-        """Also unchanged in all else that a decision reads: conditions, for example, are not part of that."""
+        """Also unchanged in all else that a decision reads."""
         mine, theirs = self.pod.status, other.pod.status
         return (
             self.asks_as(other)
             and self.waits == other.waits
+            and self.objection == other.objection
             and mine.nominated_node_name == theirs.nominated_node_name
             and mine.resource_claim_statuses == theirs.resource_claim_statuses
         )
@@ -90,7 +101,28 @@ def decode_pod(raw: msgspec.Raw | bytes) -> PodRecord:
     if (spec := pod.spec).resource_claims:
         where = (spec.node_name, spec.node_selector, spec.affinity, spec.tolerations)
         kind = msgspec.json.encode((where, resources, ports), order="sorted")
-    return PodRecord(pod=pod, resources=resources, ports=ports, kind=kind)
+    verdict, objection = _verdict(pod.status)
+    return PodRecord(
+        pod=pod, resources=resources, ports=ports, kind=kind, verdict=verdict, objection=objection
+    )
+
+
+def _verdict(status: PodStatus) -> tuple[str, str]:
+    """`verdict` and `objection` of a pod.
+
+    Filters run node by node and that of the devices comes last: if the message speaks of devices, some node
+    has passed all others. A nominated pod waits for victims to end: nothing stands against it.
+    """
+    condition = next((c for c in status.conditions or () if c.type == "PodScheduled"), None)
+    if condition is None:
+        return "", ""
+    message = condition.message or "unschedulable, without a message"
+    verdict = f"{condition.status} {condition.reason} {message}"
+    if (condition.status, condition.reason) != ("False", "Unschedulable") or status.nominated_node_name:
+        return verdict, ""
+    if _ABOUT_DEVICES.search(message):
+        return verdict, ""
+    return verdict, message.partition(" preemption:")[0].rstrip(". ")[:_MAXIMUM_OBJECTION]
 
 
 def claim_names(pod: Pod) -> tuple[tuple[ClaimName, ...], bool]:

@@ -7,6 +7,7 @@ from tangram.base.errors import ForbiddenError, TangramError
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
 from tangram.controller.claims import claim_key
+from tangram.controller.ledger import held_devices
 from tangram.kube.events import EventRecorder, ObjectReference
 from tangram.kube.objects import ResourceClaim
 from tangram.kube.resources import PODS, RESOURCE_CLAIMS, Resource
@@ -26,12 +27,13 @@ class Reporter:
     def __init__(self, events: EventRecorder) -> None:
         self._events = events
 
-    def waits(self, pod: PodKey, claims: Iterable[ResourceClaim], why: str) -> None:
-        """The pod and those of its claims that are not allocated."""
-        metrics.ALLOCATIONS.labels(outcome="waiting").inc()
-        log.info("pod_waits", pod=str(pod), why=why)
+    def waits(self, pod: PodKey, claims: Iterable[ResourceClaim], why: str, *, held: bool = False) -> None:
+        """The pod and those of its claims that are not allocated; `held`: free devices would not help it."""
+        metrics.ALLOCATIONS.labels(outcome="held" if held else "waiting").inc()
+        log.info("pod_held" if held else "pod_waits", pod=str(pod), why=why)
+        reason = "WaitingForScheduler" if held else "WaitingForDevices"
         for regarding in (_reference(PODS, pod), *map(_claim, claims)):
-            self._events.emit(regarding, reason="WaitingForDevices", note=why, action=_ACTION, kind="Warning")
+            self._events.emit(regarding, reason=reason, note=why, action=_ACTION, kind="Warning")
 
     def allocated(self, claim: ResourceClaim, allocation: ClaimAllocation, placement: Placement) -> None:
         """What a claim got."""
@@ -51,6 +53,13 @@ class Reporter:
             runner_up=placement.runner_up[0] if placement.runner_up else None,
         )
         self._events.emit(_claim(claim), reason="Allocated", note=note, action=_ACTION)
+
+    def deallocated(self, claim: ResourceClaim, pods: Iterable[PodKey], why: str) -> None:
+        """A claim, and the pods that name it, lost devices that they did not use."""
+        note = f"{', '.join(device.device for device in held_devices(claim))} given back: {why}"
+        log.info("claim_deallocated", claim=str(claim_key(claim)), why=note)
+        for regarding in (_claim(claim), *(_reference(PODS, pod) for pod in pods)):
+            self._events.emit(regarding, reason="Deallocated", note=note, action="Deallocating")
 
     def failed(self, claim: ResourceClaim, error: TangramError) -> None:
         """An allocation could not be written."""

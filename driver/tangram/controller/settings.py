@@ -59,6 +59,16 @@ class ControllerSettings(CommandSettings, frozen=True, kw_only=True, rename="cam
             extra={"unit": "seconds"},
         ),
     ] = 60.0
+    unbound_timeout_s: Annotated[
+        float,
+        Meta(
+            description="how long a pod that cannot be scheduled for another cause keeps devices that others "
+            "wait for; if no scheduler says why it is not bound, at least 660",
+            gt=0,
+            le=86400,
+            extra={"unit": "seconds"},
+        ),
+    ] = 60.0
 
     def contradiction(self) -> tuple[str, str] | None:
         """Without this, the first wait would be cut to the maximum without a word."""

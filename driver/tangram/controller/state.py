@@ -14,6 +14,7 @@ from tangram.controller.ledger import Ledger, held_devices
 from tangram.controller.nodefit import HostPort, NodeRecord
 from tangram.controller.nodeuse import NodeUse
 from tangram.controller.pods import PodRecord, claim_names
+from tangram.controller.returned import Returned
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.objects import AllocationResult, ResourceClaim
 from tangram.kube.reflector import Change
@@ -28,7 +29,7 @@ class State:
     `requeue` is called with every pod that should be decided (again), `report` with what the owner of a claim
     should know. `waiting`: pods that were refused devices. `refused`: the reasons that kinds of pods were
     given since something became free last. `freeing`: claims whose allocation this controller takes back,
-    with the version at which it does.
+    with the version at which it does. `returned`: claims that it took from pods that could not use them.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class State:
         self.waiting: set[ObjectKey] = set()
         self.refused: dict[Hashable, str] = {}
         self.freeing: dict[ClaimKey, str] = {}
+        self.returned = Returned()
         self._pods_by_claim: dict[ObjectKey, set[ObjectKey]] = {}
         self._lowered: dict[ObjectKey, ClaimRequest | Refused | None] = {}
         self._use = NodeUse()
@@ -110,6 +112,8 @@ class State:
             self.claims[key] = new
         if old is None or new is None or old.metadata.uid != new.metadata.uid:
             self._lowered.pop(key, None)
+        if old is not None and (new is None or new.consumers or old.metadata.uid != new.metadata.uid):
+            self.returned.forget(claim_key(old))
         if old is not None and old.allocation is not None and (new is None or new.allocation is None):
             self._deallocated(key, old, old.allocation, gone=new is None)
         freed = self.ledger.observe(old, new)
@@ -234,12 +238,16 @@ class State:
             return assumed.node
         return allocated_node(claim.allocation) if claim.allocation is not None else None
 
-    def order(self, key: ObjectKey) -> tuple[int, str, ObjectKey]:
-        """Whose turn it is, smallest first: as in kube-scheduler the higher priority, then the older pod."""
+    def order(self, key: ObjectKey) -> tuple[int, bool, str, ObjectKey]:
+        """Whose turn it is, smallest first: as in kube-scheduler the higher priority, then the older pod.
+
+        Whoever could not be bound even with devices stands behind its equals in priority.
+        """
         record = self.pods.get(key)
         if record is None:
-            return (0, "", key)
-        return (-(record.pod.spec.priority or 0), record.pod.metadata.creation_timestamp or "", key)
+            return (0, False, "", key)
+        meta = record.pod.metadata
+        return (-(record.pod.spec.priority or 0), bool(record.objection), meta.creation_timestamp or "", key)
 
     def snapshot(self, pod: ObjectKey) -> Snapshot:
         """The state a decision on this pod is made on: what it may count for itself already is left out."""

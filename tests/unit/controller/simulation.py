@@ -7,7 +7,7 @@ import contextlib
 import json
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.fleet import claim, device_class, kube_node, machine, pod, slices
 
@@ -17,12 +17,14 @@ from tangram.base.errors import ConflictError, NotFoundError, ServerError, Tangr
 from tangram.controller.claims import decode_class
 from tangram.controller.decide import Action, Placed, decide
 from tangram.controller.exclusions import Exclusions
+from tangram.controller.freeing import give_back
 from tangram.controller.inventory import decode_slice
 from tangram.controller.loop import AllocationLoop
 from tangram.controller.nodefit import decode_node
 from tangram.controller.pods import decode_pod
 from tangram.controller.reporting import Reporter
 from tangram.controller.state import State
+from tangram.controller.unused import UnusedClaims
 from tangram.kube.client import decode
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.objects import ResourceClaim
@@ -42,6 +44,14 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
 Json = dict[str, Any]
 GPUS = machine(count=3, switch_links=12)
 FAULTS = ("", "lost", "dropped", "late", "slow", "slow-lost", "slow-answer", "slow-late", "failing")
+
+
+class UnderWay(NamedTuple):
+    """A pod in `PreBind`: the node that was found for it, and its claims by name and uid."""
+
+    node: str
+    claims: dict[str, str]
+    since_s: float
 
 
 class Api:
@@ -166,9 +176,12 @@ def node_of(item: Json) -> str:
 
 
 class Simulation:
-    """`state` is what the controller believes; `act` does one thing, chosen by a number."""
+    """`state` is what the controller believes; `act` does one thing, chosen by a number.
 
-    def __init__(self, *, nodes: int = 2) -> None:
+    `gives_back`: the controller also takes devices from pods that do not use them.
+    """
+
+    def __init__(self, *, nodes: int = 2, gives_back: bool = False) -> None:
         self.clock = FakeClock()
         self.api = Api()
         self.api.create(device_class())
@@ -176,7 +189,9 @@ class Simulation:
             self.api.create(kube_node(f"n{index}"))
             for item in slices(f"n{index}", GPUS):
                 self.api.create(item)
-        self._task: asyncio.Task[None] | None = None
+        self._gives_back = gives_back
+        self._tasks: list[asyncio.Task[None]] = []
+        self.under_way: dict[str, UnderWay] = {}
         self.start()
 
     # --- the controller -------------------------------------------------------------------------------
@@ -186,15 +201,20 @@ class Simulation:
         self.state, queue = self._new_state()
         self._known: dict[tuple[str, ObjectKey], Any] = {}
         self.relist()
+        reporter = Reporter(_NoEvents())  # type: ignore[arg-type]
         loop = AllocationLoop(
             client=self.api,  # type: ignore[arg-type]
             state=self.state,
             queue=queue,
-            reporter=Reporter(_NoEvents()),  # type: ignore[arg-type]
+            reporter=reporter,
             clock=self.clock,
             settings=Settings(),
         )
-        self._task = asyncio.create_task(loop.run())
+        self._tasks = [asyncio.create_task(loop.run())]
+        if self._gives_back:
+            unused = UnusedClaims(idle_ttl_s=60, unbound_timeout_s=20)
+            freeing = give_back(self.api, self.state, reporter, unused, clock=self.clock)
+            self._tasks.append(asyncio.create_task(freeing))
 
     def _new_state(self) -> tuple[State, WorkQueue[ObjectKey]]:
         def requeue(key: ObjectKey) -> None:
@@ -205,11 +225,11 @@ class Simulation:
         return state, queue
 
     async def stop(self) -> None:
-        assert self._task is not None
-        assert not self._task.done(), self._task.exception()
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        for task in self._tasks:
+            assert not task.done(), task.exception()
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
         self.api.slow.clear()
 
     def _tell(
@@ -292,6 +312,8 @@ class Simulation:
         """kube-scheduler, if all claims are allocated for one node."""
         claims = self.claims_of(item)
         nodes = {node_of(c) if c is not None else "" for c in claims}
+        if item["metadata"]["uid"] in self.under_way:
+            return
         if item["spec"].get("nodeName") or len(nodes) != 1 or nodes == {""}:
             return
         for c in claims:
@@ -302,14 +324,65 @@ class Simulation:
         spec = {**item["spec"], "nodeName": nodes.pop()}
         self.api.store({**item, "spec": spec, "status": {"phase": "Running"}})
 
+    def set_out(self, item: Json) -> None:
+        """kube-scheduler has found the node and goes on to `PreBind`, which may take its time."""
+        claims = self.claims_of(item)
+        nodes = {node_of(c) if c is not None else "" for c in claims}
+        if item["spec"].get("nodeName") or len(nodes) != 1 or nodes == {""}:
+            return
+        uids = {c["metadata"]["name"]: c["metadata"]["uid"] for c in claims if c is not None}
+        self.under_way.setdefault(
+            item["metadata"]["uid"], UnderWay(nodes.pop(), uids, self.clock.monotonic_s())
+        )
+
+    def arrive(self, item: Json) -> None:
+        """`bindClaim` for each claim, which takes what it finds if that is allocated; then the binding."""
+        way = self.under_way.pop(item["metadata"]["uid"], None)
+        if way is None:
+            return
+        reference = {"resource": "pods", "name": item["metadata"]["name"], "uid": item["metadata"]["uid"]}
+        reserved: list[Json] = []
+        for c in self.claims_of(item):
+            if c is None or c["metadata"]["uid"] != way.claims[c["metadata"]["name"]] or not allocation_of(c):
+                self._unreserve(reserved, item)
+                return
+            users = c["status"].get("reservedFor", [])
+            reserved.append({**c, "status": {**c["status"], "reservedFor": [*users, reference]}})
+            self.api.store(reserved[-1])
+        strayed = [node_of(c) for c in reserved if node_of(c) != way.node]
+        assert not strayed, f"bound to {way.node}, but allocated on {strayed}"
+        spec = {**item["spec"], "nodeName": way.node}
+        self.api.store({**item, "spec": spec, "status": {"phase": "Running"}})
+
+    def _unreserve(self, reserved: list[Json], item: Json) -> None:
+        for c in reserved:
+            left = [user for user in c["status"]["reservedFor"] if user["uid"] != item["metadata"]["uid"]]
+            self.api.store({**c, "status": {**c["status"], "reservedFor": left}})
+
+    def judge(self, item: Json, message: str) -> None:
+        """An attempt of kube-scheduler on a pod that is not under way ends badly."""
+        if item["spec"].get("nodeName") or item["metadata"]["uid"] in self.under_way:
+            return
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        self.api.store({**item, "status": {**item["status"], "conditions": [condition]}})
+
+    async def wait(self, seconds: float) -> None:
+        """Time passes; nobody is under way for longer than kube-scheduler allows."""
+        now_s = self.clock.monotonic_s()
+        self.under_way = {u: way for u, way in self.under_way.items() if way.since_s + 600 > now_s + seconds}
+        await self.clock.advance(seconds)
+
     def veto(self, c: Json) -> None:
-        """kube-scheduler takes an allocation back that nobody reserved."""
+        """kube-scheduler takes an allocation back that nobody reserved, of a pod that is not under way."""
+        if any(c["metadata"]["uid"] in way.claims.values() for way in self.under_way.values()):
+            return
         if allocation_of(c) and not c["status"].get("reservedFor"):
             self.api.store({**c, "status": {}})
 
     def delete_pod(self, item: Json) -> None:
         """With what the resource-claim controller does then."""
         self.api.delete("Pod", item["metadata"]["name"])
+        self.under_way.pop(item["metadata"]["uid"], None)
         for c in self.claims_of(item):
             if c is None or not (c.get("status") or {}).get("reservedFor"):
                 continue
@@ -340,6 +413,16 @@ class Simulation:
                 self.relist()
             case "bind" if pods:
                 self.bind(pods[number % len(pods)])
+            case "set-out" if pods:
+                self.set_out(pods[number % len(pods)])
+            case "arrive" if pods:
+                self.arrive(pods[number % len(pods)])
+            case "object" if pods:
+                self.judge(pods[number % len(pods)], "0/2 nodes are available: no such volume")
+            case "agree" if pods:
+                self.judge(pods[number % len(pods)], "0/2 nodes are available: 2 cannot allocate all claims")
+            case "long-time":
+                await self.wait(100 * (1 + number % 8))
             case "veto" if claims:
                 self.veto(claims[number % len(claims)])
             case "delete-pod" if pods:
@@ -353,9 +436,11 @@ class Simulation:
             case "late" if self.api.late:
                 self.apply_late()
             case "time":
-                await self.clock.advance(0.1 * (1 + number % 40))
+                await self.wait(0.1 * (1 + number % 40))
             case "restart":
                 await self.stop()
+                # A new leader does not know what was given back under whom.
+                self.under_way.clear()
                 # A new leader waits until no write of its predecessor can be on its way any more.
                 while self.api.late:
                     self.apply_late()
@@ -378,6 +463,7 @@ class Simulation:
     async def quiesce(self) -> None:
         """No more faults, and time enough for everything."""
         self.api.faults.clear()
+        self.under_way.clear()
         while self.api.late:
             self.apply_late()
         for _ in range(40):
@@ -387,7 +473,10 @@ class Simulation:
                 self.deliver(kind, 1000)
             await self.settle()
             await self.clock.advance(35)
-        assert not any(self.api.events.values())
+        while any(self.api.events.values()):
+            for kind in KINDS:
+                self.deliver(kind, 1000)
+            await self.settle()
 
 
 class _NoEvents:

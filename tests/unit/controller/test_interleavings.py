@@ -13,6 +13,7 @@ from tangram.controller.decide import Allocate, Free
 ACTIONS = (
     *("claim", "pod", "deliver", "deliver", "watch", "relist", "bind", "veto", "delete-pod", "delete-claim"),
     *("fault", "slow", "late", "time", "time", "restart"),
+    *("set-out", "set-out", "arrive", "object", "object", "agree", "long-time", "long-time"),
 )
 Step = tuple[str, int]
 steps = st.lists(st.tuples(st.sampled_from(ACTIONS), st.integers(0, 63)), max_size=60)
@@ -26,7 +27,7 @@ def test_no_device_twice_and_nothing_lost(actions: list[Step]) -> None:
     """The simulated API server refuses to store a device in two claims: that fails the test at once."""
 
     async def play() -> None:
-        simulation = Simulation()
+        simulation = Simulation(gives_back=True)
         for what, number in [*SETUP, *actions]:
             await simulation.act(what, number)
         await simulation.quiesce()
@@ -39,6 +40,7 @@ def test_no_device_twice_and_nothing_lost(actions: list[Step]) -> None:
 def check_end(simulation: Simulation) -> None:
     state = simulation.state
     fresh = simulation.fresh()
+    fresh.returned = state.returned
     # Nothing assumed, nothing half done is left over.
     assert not state.ledger._assumed
     assert not state.freeing
