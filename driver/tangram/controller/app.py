@@ -48,7 +48,6 @@ log = get_logger("controller")
 T = TypeVar("T")
 
 _FLUSH_TIMEOUT_S = 0.5
-_AFTER_LOSS_S = 5.0
 
 
 async def run(settings: ControllerSettings, *, clock: Clock | None = None) -> None:
@@ -84,21 +83,18 @@ class Controller:
         """Until cancelled. A lost leadership is no end: the replica stands for election again."""
         await self._reach_server()
         self._waiting_for = []
+        elector = LeaderElector(
+            self._client,
+            namespace=self._settings.namespace,
+            name=self._settings.lease_name,
+            identity=self._identity,
+            clock=self._clock,
+        )
         while True:
-            elector = LeaderElector(
-                self._client,
-                namespace=self._settings.namespace,
-                name=self._settings.lease_name,
-                identity=self._identity,
-                clock=self._clock,
-            )
             try:
                 await elector.run(self._lead)
             except LeadershipLostError as error:
                 log.warning("leadership_lost", error=str(error))
-                # A write that was cut off may still be on its way. Other candidates wait longer than this
-                # anyhow; this one would take its own lease at once, and list before that write is done.
-                await self._clock.sleep(_AFTER_LOSS_S)
 
     async def _reach_server(self) -> None:
         """Returns once the API server serves DRA. Raises ConfigurationError if it does not know the API."""

@@ -35,7 +35,9 @@ class LeaderElector:
     only after it has seen it unchanged for the whole duration its holder asked for; the holder gives up
     `renew_deadline_s` after the start of its last successful renewal. Every write is a compare-and-swap on
     the resourceVersion. `identity` must differ between living processes: a lease held by the own identity is
-    taken at once, for it was left by this process before its restart.
+    taken at once, for it was left by this process before its restart. Not so one that was lost without a
+    restart: requests that were cut off then may still be on their way. It is left to run out first, as every
+    other candidate lets it.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class LeaderElector:
         self._log = get_logger("election", lease=f"{namespace}/{name}", identity=identity)
         self._leading = False
         self._renewed_at_s = 0.0
+        self._lost_until_s = 0.0  # when a lease that was lost has run out for everybody
         self._version = ""  # resourceVersion of the lease as last seen
         self._seen_at_s = 0.0  # when that version was first seen
         self._attempted: set[str] = set()  # renewTimes we tried to write since the last success
@@ -80,9 +83,11 @@ class LeaderElector:
     async def run(self, lead: Callable[[], Awaitable[None]]) -> None:
         """Waits for the lease, then runs `lead` to its end, and gives the lease back.
 
-        Raises LeadershipLostError, with `lead` cancelled and ended, if the lease is lost; what `lead` raises
-        otherwise. When cancelled it cancels `lead`, waits for its end, and gives the lease back.
+        Raises LeadershipLostError, with `lead` cancelled and ended, if the lease is lost (then it may be run
+        again); what `lead` raises otherwise. When cancelled it cancels `lead`, waits for its end, and gives
+        the lease back.
         """
+        await self._clock.sleep(self._lost_until_s - self._clock.monotonic_s())
         await self._acquire()
         self._leading = True
         self._log.info("leadership_acquired")
@@ -102,6 +107,7 @@ class LeaderElector:
             if not lost:
                 await self._release()
         if lost:
+            self._lost_until_s = self._renewed_at_s + self._lease_duration_s
             if not leading.cancelled() and (error := leading.exception()):
                 self._log.error("leader_failed_while_stopping", error=repr(error))
             self._log.error("leadership_lost", cause=lost)

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 from tests.fleet import claim, device_class, kube_node, machine, pod, slices
 
 from tangram import DRIVER_NAME
-from tangram.base.clock import SystemClock
+from tangram.base.clock import Clock, SystemClock
 from tangram.controller.app import Controller
 from tangram.controller.settings import ControllerSettings
 from tangram.controller.writer import FINALIZER
@@ -27,6 +28,7 @@ from tangram.kube.resources import (
 )
 from tangram.model.gpu import Machine
 from tangram.testing.apiserver import FakeApiServer
+from tangram.testing.clock import FakeClock
 
 A100 = machine(switch_links=12)
 SETTINGS = ControllerSettings(identity="test", metrics_address="")
@@ -49,12 +51,16 @@ def add_node(server: FakeApiServer, name: str, of: Machine) -> None:
 
 @asynccontextmanager
 async def running(
-    server: FakeApiServer, tmp_path: Path, settings: ControllerSettings = SETTINGS
+    server: FakeApiServer,
+    tmp_path: Path,
+    settings: ControllerSettings = SETTINGS,
+    *,
+    clock: Clock | None = None,
 ) -> AsyncIterator[Controller]:
     client = await Client.connect(
         kubeconfig=server.kubeconfig(tmp_path / "kubeconfig"), user_agent="tangram-controller/test"
     )
-    controller = Controller(client, settings, SystemClock())
+    controller = Controller(client, settings, clock or SystemClock())
     task = asyncio.create_task(controller.run())
     try:
         yield controller
@@ -208,6 +214,33 @@ async def test_a_second_replica_waits_for_the_lease(server: FakeApiServer, tmp_p
             await server.until(lambda: allocation(server, "a"))
             assert holder(server) == "test"
             await server.until(lambda: standby.waiting_for() == [])
+
+
+async def test_after_the_loss_of_its_lease_a_replica_decides_nothing_until_it_leads_again(
+    server: FakeApiServer, tmp_path: Path
+) -> None:
+    clock = FakeClock()
+    async with running(server, tmp_path, clock=clock):
+        await server.until(lambda: server.objects(LEASES) and holder(server) == "test")
+        server.create(RESOURCE_CLAIMS, claim("a"))
+        server.create(PODS, pod("a", "a"))
+        await server.until(lambda: allocation(server, "a"))
+        server.faults.stall(resource=LEASES)
+        await clock.advance(10)
+        await server.until(lambda: not leading())
+        server.faults.clear()
+        server.create(RESOURCE_CLAIMS, claim("b"))
+        server.create(PODS, pod("b", "b"))
+        await clock.advance(4.9)
+        assert not leading()
+        assert not allocation(server, "b")
+        await clock.advance(0.1)
+        await server.until(lambda: allocation(server, "b"))
+    assert devices(server, "a") != devices(server, "b")
+
+
+def leading() -> bool:
+    return bool(REGISTRY.get_sample_value("tangram_leader"))
 
 
 def all_allocated(server: FakeApiServer, names: list[str]) -> bool:

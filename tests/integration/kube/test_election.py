@@ -263,6 +263,29 @@ async def test_own_lease_of_before_a_restart_is_taken_at_once(hall: Hall) -> Non
     assert hall.spec["leaseTransitions"] == 3
 
 
+async def test_own_lease_that_was_lost_is_left_to_run_out(hall: Hall) -> None:
+    """No restart lies between: what was cut off may still be on its way, as for any other candidate."""
+    one = hall.candidate("one")
+    await one.leads()
+    await one.clock.advance(2)
+    await hall.renewals(1)
+    await one.clock.until_sleeping()
+    hall.server.faults.stall(resource=LEASES)
+    await one.clock.advance(10)
+    with pytest.raises(LeadershipLostError):
+        await one.task
+    hall.server.faults.clear()
+    one.began.clear()
+    one.task = asyncio.create_task(one.elector.run(one._lead))
+    await one.clock.until_sleeping()
+    await one.clock.advance(4.9)
+    assert not one.began.is_set()
+    await one.clock.advance(0.1)
+    await one.leads()
+    assert one.clock.monotonic_s() == 17  # the last renewal began at 2
+    assert hall.spec["leaseTransitions"] == 0
+
+
 async def test_two_candidates_for_an_expired_lease(hall: Hall) -> None:
     hall.hold("dead", leaseDurationSeconds=1)
     clock = FakeClock()
