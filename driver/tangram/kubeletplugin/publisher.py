@@ -123,11 +123,13 @@ class SlicePublisher:
                 desired[name] = pool.copy()
         changed = {name for name in desired.keys() | before.keys() if desired.get(name) != before.get(name)}
         unwanted = self._stored_pools() - desired.keys()
+        # Before the first one there is no burst to wait for, and the node has no devices.
+        delay_s = 0.0 if self._desired is None else COALESCE_S
         self._desired = desired
         self._settled -= changed
         self._count_errors()
         for name in changed | unwanted:
-            self._queue.add_after(name, delay_s=COALESCE_S)
+            self._queue.add_after(name, delay_s=delay_s)
 
     async def unpublish(self) -> None:
         """Deletes all our slices of this node, for good: for an uninstall. Raises KubeError."""

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 from aiohttp import web
-from kubernetes.aio.config import incluster_config
 
 from tangram.base.errors import ConfigurationError, NotFoundError, UnauthorizedError, UnreachableError
+from tangram.kube import incluster
 from tangram.kube.client import Client
 from tangram.kube.resources import NODES
 from tangram.testing.apiserver import FakeApiServer
@@ -206,9 +206,13 @@ async def test_in_cluster(
     host, port = tls_server.removeprefix("https://").split(":")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(tmp_path / "token"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(certificates / "ca.crt"))
-    with pytest.raises(ConfigurationError, match="mount the service account token"):
+    monkeypatch.setattr(incluster, "SERVICE_ACCOUNT", tmp_path)
+    for missing in ("ca.crt", "token"):
+        with pytest.raises(ConfigurationError, match=f"{missing}.*mount the service account token"):
+            await Client.connect(user_agent="t")
+        (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    (tmp_path / "token").write_text("\n")
+    with pytest.raises(ConfigurationError, match="token is empty"):
         await Client.connect(user_agent="t")
     (tmp_path / "token").write_text("token\n")
     client = await Client.connect(user_agent="t")
@@ -216,6 +220,47 @@ async def test_in_cluster(
     with pytest.raises(UnreachableError):  # no client certificate in a pod
         await client.list_page(NODES)
     await client.close()
+
+
+async def test_in_cluster_with_a_rotated_token(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificates / "server.crt", certificates / "server.key")
+    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    (tmp_path / "token").write_text("first\n")
+    monkeypatch.setattr(incluster, "SERVICE_ACCOUNT", tmp_path)
+    clock = FakeClock()
+    async with FakeApiServer(ssl_context=context) as server:
+        host, port = server.url.removeprefix("https://").split(":")
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", port)
+        client = await Client.connect(user_agent="t", clock=clock)
+        try:
+            await client.list_page(NODES)
+            (tmp_path / "token").write_text("second\n")
+            await clock.advance(60)
+            await client.list_page(NODES)
+        finally:
+            await client.close()
+        sent = [request.headers["authorization"] for request in server.requests]
+    assert sent == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(
+    ("host", "url"), [("10.0.0.1", "https://10.0.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
+)
+def test_address_in_cluster(
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, url: str
+) -> None:
+    (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
+    monkeypatch.setattr(incluster, "SERVICE_ACCOUNT", tmp_path)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    assert incluster.server().url == url
+    monkeypatch.delenv("KUBERNETES_SERVICE_PORT")
+    with pytest.raises(ConfigurationError, match="KUBERNETES_SERVICE_PORT is not set"):
+        incluster.server()
 
 
 async def test_exec_plugin_is_asked_again_only_when_its_credential_ran_out_or_was_refused(

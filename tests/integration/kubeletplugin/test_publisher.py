@@ -131,8 +131,6 @@ async def test_published_means_the_latest_wish() -> None:
         await it.settled()
         slow = it.server.faults.stall(verb="get", resource=NODES)
         await it.start({POOL: pool(1)})
-        await it.until(lambda: it.clock.sleeping)
-        await it.clock.advance(COALESCE_S)
         await it.until(lambda: slow.hits)
         it.publisher.publish({POOL: pool(2)})
         it.server.faults.clear()
