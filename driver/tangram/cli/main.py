@@ -14,6 +14,7 @@ _COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("node", "run"): ("tangram.cli.node", "publish this node's GPUs and prepare claims (DaemonSet)"),
     ("controller", "run"): ("tangram.cli.controller", "choose node and devices of every claim (Deployment)"),
     ("allocate",): ("tangram.cli.allocate", "answer from files which devices claims would get, and why not"),
+    ("why",): ("tangram.cli.why", "say what keeps a pod or a claim from its devices, GPU by GPU"),
     ("probe",): ("tangram.cli.probe", "show this machine's GPUs, and record them for the simulator"),
     ("playground",): ("tangram.cli.playground", "try Tangram in a terminal: no cluster and no GPU needed"),
 }

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -12,6 +12,7 @@ from tangram.allocation.structured import (
     NodeFacts,
     Options,
     Outcome,
+    Refusal,
     decide,
     selects,
 )
@@ -27,7 +28,8 @@ _SHOWN_NODES = 3
 class Answer:
     """What a claim gets. Without `allocation`, `reasons` say why; `error` if it can be placed nowhere at all.
 
-    `node` is empty where the claim is not placed and no node was asked for.
+    `node` is empty where the claim is not placed and no node was asked for. `refusals`: node → why
+    each device was refused.
     """
 
     claim: ClaimName
@@ -35,6 +37,7 @@ class Answer:
     allocation: AllocationResult | None = None
     error: str | None = None
     reasons: tuple[str, ...] = ()
+    refusals: Mapping[str, tuple[Refusal, ...]] = field(default_factory=dict)
 
 
 class Placer:
@@ -81,7 +84,8 @@ class Placer:
                 break
         best = next((outcome for outcome in outcomes if outcome.allocations is not None), None)
         if best is None:
-            yield from _refused(group, where, _reasons(outcomes, refused))
+            by_node = {outcome.node: outcome.reasons.refusals for outcome in outcomes}
+            yield from _refused(group, where, _reasons(outcomes, refused), refusals=by_node)
             return
         assert best.allocations is not None
         for claim, allocation in zip(group.claims, best.allocations, strict=True):
@@ -127,11 +131,16 @@ def _name(claim: ResourceClaim) -> ClaimName:
 
 
 def _refused(
-    group: Group, node: str, reasons: Iterable[str], *, error: str | None = None
+    group: Group,
+    node: str,
+    reasons: Iterable[str],
+    *,
+    error: str | None = None,
+    refusals: Mapping[str, tuple[Refusal, ...]] | None = None,
 ) -> Iterator[Answer]:
     texts = tuple(reasons)
     for claim in group.claims:
-        yield Answer(claim=_name(claim), node=node, error=error, reasons=texts)
+        yield Answer(claim=_name(claim), node=node, error=error, reasons=texts, refusals=refusals or {})
 
 
 def _reasons(outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> list[str]:

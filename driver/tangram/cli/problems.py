@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 from uuid import NAMESPACE_URL, uuid5
 
@@ -60,11 +61,11 @@ class Group:
     fixed: tuple[ClaimName, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Problem:
     """`groups` in the order of the objects; `claims` are all, those made from templates too.
 
-    `ignored`: kind → how many objects were of it.
+    `pods`: namespace and name of each pod → its claims. `ignored`: kind → how many objects were of it.
     """
 
     slices: tuple[ResourceSlice, ...] = ()
@@ -72,7 +73,13 @@ class Problem:
     nodes: Mapping[str, GivenNode] = field(default_factory=dict)
     claims: tuple[ResourceClaim, ...] = ()
     groups: tuple[Group, ...] = ()
+    pods: Mapping[ClaimName, Sequence[ClaimName]] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
+
+    @cached_property
+    def by_name(self) -> Mapping[ClaimName, ResourceClaim]:
+        """The claims by namespace and name."""
+        return {(claim.metadata.namespace, claim.metadata.name): claim for claim in self.claims}
 
     def node_names(self) -> list[str]:
         """All nodes that objects speak of, sorted."""
@@ -112,6 +119,7 @@ class _Reader:
             nodes=self._nodes,
             claims=tuple(self._claims.values()),
             groups=tuple(self._groups(pods)),
+            pods={(pod.metadata.namespace, pod.metadata.name): pods[id(pod)] for pod, _ in self._pods},
             ignored=dict(self._ignored),
         )
 

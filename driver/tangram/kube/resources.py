@@ -39,6 +39,7 @@ def _core(plural: str, kind: str, *, namespaced: bool = True) -> Resource:
 
 RESOURCE_SLICES = _dra("resourceslices", "ResourceSlice", namespaced=False)
 RESOURCE_CLAIMS = _dra("resourceclaims", "ResourceClaim", namespaced=True)
+RESOURCE_CLAIM_TEMPLATES = _dra("resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True)
 DEVICE_CLASSES = _dra("deviceclasses", "DeviceClass", namespaced=False)
 PODS = _core("pods", "Pod")
 NODES = _core("nodes", "Node", namespaced=False)

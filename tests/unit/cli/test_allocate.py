@@ -3,93 +3,21 @@
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from tests.dra_objects import (
+    TWO_NODES,
+    Json,
+    claim,
+    device_class,
+    node,
+    pod,
+    resource_slice,
+    template,
+)
 
 from tangram.cli.main import main
-
-Json = dict[str, Any]
-
-
-def _node(name: str, **spec: object) -> Json:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec}
-
-
-def _slice(node: str, *devices: Json, driver: str = "gpu.example") -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceSlice",
-        "metadata": {"name": f"slice-{driver}-{node}"},
-        "spec": {
-            "driver": driver,
-            "nodeName": node,
-            "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
-            "devices": list(devices),
-        },
-    }
-
-
-def _device(name: str, model: str = "A") -> Json:
-    return {"name": name, "attributes": {"model": {"string": model}}}
-
-
-def _class(name: str = "gpu", driver: str = "gpu.example") -> Json:
-    selector = {"cel": {"expression": f"device.driver == '{driver}'"}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": name},
-        "spec": {"selectors": [selector]},
-    }
-
-
-def _spec(count: int = 1, model: str = "", class_name: str = "gpu") -> Json:
-    exactly: Json = {"deviceClassName": class_name, "count": count}
-    if model:
-        exactly["selectors"] = [
-            {"cel": {"expression": f"device.attributes['gpu.example'].model == '{model}'"}}
-        ]
-    return {"devices": {"requests": [{"name": "r", "exactly": exactly}]}}
-
-
-def _claim(name: str, **given: Any) -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaim",
-        "metadata": {"name": name},
-        "spec": _spec(**given),
-    }
-
-
-def _template(name: str, **given: Any) -> Json:
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": name},
-        "spec": {"spec": _spec(**given)},
-    }
-
-
-def _pod(name: str, *, claims: tuple[str, ...] = (), templates: tuple[str, ...] = (), **spec: Any) -> Json:
-    entries = [{"name": claim, "resourceClaimName": claim} for claim in claims]
-    entries += [{"name": template, "resourceClaimTemplateName": template} for template in templates]
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name},
-        "spec": {"containers": [{"name": "main"}], "resourceClaims": entries, **spec},
-    }
-
-
-TWO_NODES = (
-    _node("n1"),
-    _node("n2"),
-    _class(),
-    _slice("n1", _device("a"), _device("b", "B")),
-    _slice("n2", _device("a"), _device("b", "B"), _device("c", "B")),
-)
 
 
 class _Runner:
@@ -120,12 +48,12 @@ def _devices(claim: Json) -> list[tuple[str, str]]:
 
 
 def test_a_claim_gets_the_whole_allocation_that_would_be_written(run: _Runner) -> None:
-    code, out, _ = run(*TWO_NODES, _claim("c", model="B"))
+    code, out, _ = run(*TWO_NODES, claim("c", model="B"))
     assert code == 0
-    (claim,) = json.loads(out)["claims"]
-    node = claim["node"]
+    (got,) = json.loads(out)["claims"]
+    node = got["node"]
     field = {"key": "metadata.name", "operator": "In", "values": [node]}
-    assert claim == {
+    assert got == {
         "namespace": "default",
         "name": "c",
         "node": node,
@@ -139,13 +67,13 @@ def test_a_claim_gets_the_whole_allocation_that_would_be_written(run: _Runner) -
 
 
 def test_what_earlier_claims_and_allocated_claims_have_is_held(run: _Runner) -> None:
-    held = _claim("held")
+    held = claim("held")
     held["status"] = {
         "allocation": {
             "devices": {"results": [{"request": "r", "driver": "gpu.example", "pool": "n2", "device": "b"}]}
         }
     }
-    claims = run.claims(*TWO_NODES, *(_claim(f"c{i}", model="B") for i in range(3)), held)
+    claims = run.claims(*TWO_NODES, *(claim(f"c{i}", model="B") for i in range(3)), held)
     given = [_devices(claims[name])[0] for name in ("c0", "c1")]
     assert sorted(given) == [("n1", "b"), ("n2", "c")]
     assert claims["c2"]["allocation"] is None
@@ -155,38 +83,38 @@ def test_what_earlier_claims_and_allocated_claims_have_is_held(run: _Runner) -> 
 
 
 def test_claims_of_a_pod_are_placed_on_one_node_or_not_at_all(run: _Runner) -> None:
-    pod = _pod("p", templates=("one", "two"))
-    fitting = run.claims(*TWO_NODES, pod, _template("one"), _template("two", count=2, model="B"))
+    user = pod("p", templates=("one", "two"))
+    fitting = run.claims(*TWO_NODES, user, template("one"), template("two", count=2, model="B"))
     assert {claim["node"] for claim in fitting.values()} == {"n2"}
     assert sorted(fitting) == ["p-one", "p-two"]
-    too_many = run.claims(*TWO_NODES, pod, _template("one"), _template("two", count=3))
+    too_many = run.claims(*TWO_NODES, user, template("one"), template("two", count=3))
     assert [claim["allocation"] for claim in too_many.values()] == [None, None]
 
 
 def test_a_pod_follows_its_allocated_claim(run: _Runner) -> None:
-    first = _pod("first", claims=("shared",), nodeName="n2")
-    second = _pod("second", claims=("shared",), templates=("one",))
-    claims = run.claims(*TWO_NODES, first, second, _claim("shared"), _template("one"))
+    first = pod("first", claims=("shared",), nodeName="n2")
+    second = pod("second", claims=("shared",), templates=("one",))
+    claims = run.claims(*TWO_NODES, first, second, claim("shared"), template("one"))
     assert {name: claim["node"] for name, claim in claims.items()} == {"shared": "n2", "second-one": "n2"}
 
 
 def test_a_pod_is_kept_from_nodes_it_cannot_run_on(run: _Runner) -> None:
-    objects = (_node("n1", unschedulable=True), *TWO_NODES[1:])
-    claims = run.claims(*objects, _pod("p", templates=("one",)), _template("one"))
+    objects = (node("n1", unschedulable=True), *TWO_NODES[1:])
+    claims = run.claims(*objects, pod("p", templates=("one",)), template("one"))
     assert claims["p-one"]["node"] == "n2"
-    only = run.claims(*objects, _pod("p", templates=("one",)), _template("one"), flags=("--node", "n1"))
+    only = run.claims(*objects, pod("p", templates=("one",)), template("one"), flags=("--node", "n1"))
     assert only["p-one"]["node"] == "n1"
     assert only["p-one"]["reasons"] == ["the pod cannot run on cordoned nodes"]
 
 
 def test_loose_claims_are_one_group_on_a_named_node(run: _Runner) -> None:
-    objects = (*TWO_NODES, _claim("c1"), _claim("c2"), _claim("c3"))
+    objects = (*TWO_NODES, claim("c1"), claim("c2"), claim("c3"))
     assert {c["node"] for c in run.claims(*objects, flags=("--node", "n2")).values()} == {"n2"}
     assert [c["allocation"] for c in run.claims(*objects, flags=("--node", "n1")).values()] == [None] * 3
 
 
 def test_all_nodes_answer_each_by_itself(run: _Runner) -> None:
-    objects = (*TWO_NODES, _claim("c", count=2, model="B"))
+    objects = (*TWO_NODES, claim("c", count=2, model="B"))
     code, out, _ = run(*objects, flags=("-o", "json", "--all-nodes"))
     answers = {node["node"]: node["claims"] for node in json.loads(out)["nodes"]}
     assert code == 3
@@ -198,7 +126,7 @@ def test_all_nodes_answer_each_by_itself(run: _Runner) -> None:
 
 
 def test_forms_and_times(run: _Runner) -> None:
-    objects = (*TWO_NODES, _claim("c", model="B"), _claim("d", count=9))
+    objects = (*TWO_NODES, claim("c", model="B"), claim("d", count=9))
     _, as_json, _ = run(*objects)
     code, as_yaml, _ = run(*objects, flags=("-o", "yaml"))
     assert code == 3
@@ -220,7 +148,7 @@ def test_nothing_to_do_is_said(run: _Runner) -> None:
 def test_lines_are_answered_one_by_one_and_bad_ones_with_an_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    good = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*TWO_NODES, _claim("c", model="B")]})
+    good = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*TWO_NODES, claim("c", model="B")]})
     lines = [good, "{", "", '{"apiVersion": "v1", "kind": "List", "items": [{}]}', good]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
     assert main(["allocate", "--jsonl", "--node", "n2"]) == 0
@@ -234,11 +162,11 @@ def test_lines_are_answered_one_by_one_and_bad_ones_with_an_error(
 def test_the_guard_of_a_class_holds_for_whom_it_is_made(run: _Runner) -> None:
     driver = "gpu.resource.admin"
     device = {"name": "g", "attributes": {"allocator": {"string": "controller"}}}
-    guarded = _class(driver=driver)
+    guarded = device_class(driver=driver)
     guarded["spec"]["selectors"].append(
         {"cel": {"expression": f"device.attributes['{driver}'].allocator == 'scheduler'"}}
     )
-    objects = (guarded, _slice("n1", device, driver=driver), _claim("c"))
+    objects = (guarded, resource_slice("n1", device, driver=driver), claim("c"))
     placed = {
         flags: run.claims(*objects, flags=flags)["c"]["allocation"] is not None
         for flags in ((), ("--as", "scheduler"), ("--features", "k8s-1.36"))
@@ -247,7 +175,7 @@ def test_the_guard_of_a_class_holds_for_whom_it_is_made(run: _Runner) -> None:
 
 
 def test_an_unknown_class_is_an_error_not_a_misfit(run: _Runner) -> None:
-    claims = run.claims(*TWO_NODES, _claim("c", class_name="absent"))
+    claims = run.claims(*TWO_NODES, claim("c", class_name="absent"))
     assert "absent" in claims["c"]["error"]
     assert claims["c"]["allocation"] is None
 
@@ -259,15 +187,15 @@ _OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metad
     ("bad", "message"),
     [
         (_OLD, "document 6: ResourceClaim: apiVersion: is resource.k8s.io/v1beta1, which is not read"),
-        ({**_claim("c"), "metadata": {}}, "document 6: ResourceClaim: metadata.name: is missing"),
-        (_node("n1"), "document 6: Node n1: is there twice: in "),
+        ({**claim("c"), "metadata": {}}, "document 6: ResourceClaim: metadata.name: is missing"),
+        (node("n1"), "document 6: Node n1: is there twice: in "),
         (
-            _pod("p", claims=("gone",)),
+            pod("p", claims=("gone",)),
             "Pod default/p: spec.resourceClaims[0]: names ResourceClaim default/gone",
         ),
-        (_pod("p", templates=("gone",)), "names ResourceClaimTemplate default/gone"),
-        (_pod("p", claims=("",)), "spec.resourceClaims[0]: names neither a claim nor a template"),
-        ({**_claim("c"), "spec": {"devices": {"requests": 3}}}, "ResourceClaim c: spec.devices.requests"),
+        (pod("p", templates=("gone",)), "names ResourceClaimTemplate default/gone"),
+        (pod("p", claims=("",)), "spec.resourceClaims[0]: names neither a claim nor a template"),
+        ({**claim("c"), "spec": {"devices": {"requests": 3}}}, "ResourceClaim c: spec.devices.requests"),
     ],
 )
 def test_bad_objects_are_named_with_file_document_and_field(run: _Runner, bad: Json, message: str) -> None:
@@ -289,14 +217,14 @@ def test_bad_objects_are_named_with_file_document_and_field(run: _Runner, bad: J
     ],
 )
 def test_bad_flags_are_named(run: _Runner, flags: tuple[str, ...], message: str) -> None:
-    code, _, err = run(*TWO_NODES, _claim("c"), flags=flags)
+    code, _, err = run(*TWO_NODES, claim("c"), flags=flags)
     assert code == 2
     assert message in err
     assert "next: " in err
 
 
 def test_without_any_node_nothing_can_be_placed(run: _Runner) -> None:
-    code, _, err = run(_class(), _claim("c"))
+    code, _, err = run(device_class(), claim("c"))
     assert code == 2
     assert "no Node is given, and no slice names one" in err
 
