@@ -42,6 +42,7 @@ BENCHES: Mapping[str, Entry] = {
     "prepare": Entry(help="NodePrepareResources and NodeUnprepareResources at the socket"),
     "start": Entry(help="the node plugin, from the start of its process to its first ResourceSlice"),
     "memory": Entry(help="node plugin and controller, and what their memory is made of"),
+    "conformance": Entry(help="the engine beside Kubernetes' own allocator (needs Go)", in_all=False),
 }
 
 

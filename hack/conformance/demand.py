@@ -27,7 +27,7 @@ def _claim(name: str, number: int, spec: Json) -> Json:
 
 
 def _spec(draw: Draw) -> Json:
-    names = [f"r{i}" for i in range(draw.one((1, 1, 1, 2, 2, 3)))]
+    names = [f"r{i}" for i in range(draw.one((1, 1, 1, 1, 2, 2, 2, 3, 3, 0)))]
     if draw.about("limits", often=0.1, seldom=0.005):
         names = [f"r{i}" for i in range(draw.number(4, 20))]
     requests = [_request(draw, name) for name in names]
@@ -64,6 +64,8 @@ def _constraint(draw: Draw, referable: list[str]) -> Json:
     made: Json = {kind: draw.one(names)}
     if draw.chance(0.4):
         made["requests"] = draw.some(referable, least=1, most=3)
+    if draw.chance(0.03):
+        made["requests"] = ["unheard-of"]
     return made
 
 
@@ -76,7 +78,7 @@ def _request(draw: Draw, name: str) -> Json:
         }
     exactly = _wanted(draw)
     if draw.about("admin", often=0.4, seldom=0.01):
-        exactly["adminAccess"] = True
+        exactly["adminAccess"] = not draw.chance(0.1)
     return {"name": name, "exactly": exactly}
 
 
@@ -119,6 +121,8 @@ def _toleration(draw: Draw) -> Json:
             made["operator"] = "Equal"
     if draw.chance(0.5):
         made["effect"] = draw.one(("NoSchedule", "NoExecute"))
+        if made["effect"] == "NoExecute" and draw.chance(0.3):
+            made["tolerationSeconds"] = 60
     return made
 
 
@@ -166,11 +170,14 @@ def _held_device(draw: Draw, spec: Json, device: Json, number: tuple[int, int]) 
     }
     if draw.about("admin", often=0.3, seldom=0.01):
         result["adminAccess"] = True
-    if device.get("allowMultipleAllocations") and draw.chance(0.85):
+    # Now and then a driver has changed its mind since.
+    if draw.chance(0.85 if device.get("allowMultipleAllocations") else 0.02):
         result["shareID"] = _UID.format(4096 * (number[0] + 1) + number[1])
         capacity = device.get("capacity", {})
         if capacity and draw.chance(0.9):
-            result["consumedCapacity"] = {name: _part(draw, entry) for name, entry in capacity.items()}
+            result["consumedCapacity"] = {
+                name: _part(draw, entry) for name, entry in capacity.items() if not draw.chance(0.05)
+            }
     return result
 
 

@@ -69,8 +69,9 @@ class Draw:
         return self.random.choice(choices)
 
     def some(self, choices: Sequence[T], *, least: int = 0, most: int | None = None) -> list[T]:
-        """Distinct ones, in the order of `choices`."""
-        count = self.random.randint(least, min(len(choices), most if most is not None else len(choices)))
+        """Distinct ones, in the order of `choices`; fewer than `least` if there are not so many."""
+        highest = min(len(choices), most if most is not None else len(choices))
+        count = self.random.randint(min(least, highest), highest)
         chosen = set(self.random.sample(range(len(choices)), count))
         return [choice for i, choice in enumerate(choices) if i in chosen]
 

@@ -35,10 +35,7 @@ class Asked:
         for item in problem.items:
             kinds.setdefault(item["kind"], []).append(item)
         try:
-            self.nodes = [
-                NodeFacts(name=node["metadata"]["name"], labels=node["metadata"].get("labels", {}))
-                for node in kinds.get("Node", ())
-            ]
+            self.nodes = [_node(node) for node in kinds.get("Node", ())]
             self.cluster = Cluster(
                 slices=_decoded(kinds.get("ResourceSlice", []), ResourceSlice),
                 classes=_decoded(kinds.get("DeviceClass", []), DeviceClass),
@@ -77,6 +74,14 @@ def answer(problem: Problem, version: Version) -> list[dict[str, Any]]:
 def features_of(text: str) -> Features:
     """As `tangram allocate --features` reads them."""
     return parse_features(text)
+
+
+def _node(item: Any) -> NodeFacts:
+    return NodeFacts(
+        name=item["metadata"]["name"],
+        labels=item["metadata"].get("labels", {}),
+        declared_features=frozenset(item.get("status", {}).get("declaredFeatures", ())),
+    )
 
 
 def _decoded(items: list[Any], type_: type[T]) -> list[T]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from conformance.problems import Problem
@@ -24,39 +25,56 @@ Path = tuple[str | int, ...]
 _Body = dict[str, Any]
 
 
-def reduced(problem: Problem, shows: Callable[[Problem], bool], *, most: int = 3000) -> Problem:
+def reduced(problem: Problem, shows: Callable[[Problem], bool], *, most: int = 1000) -> Problem:
     """The smallest variant that `shows` still holds for, after at most so many tries."""
-    tries = 0
-    progress = True
-    while progress:
-        progress = False
-        for smaller in _smaller(problem):
-            tries += 1
-            if tries > most:
-                return problem
-            if shows(smaller):
-                problem, progress = smaller, True
-                break
+    tries, place, failures = 0, 0, 0
+    # After a success it goes on at the same place, where the next part now stands, and round and round.
+    steps = _steps(problem)
+    while tries < most and failures < len(steps):
+        place %= len(steps)
+        tries += 1
+        smaller = steps[place]()
+        if shows(smaller):
+            problem, failures = smaller, 0
+            steps = _steps(problem)
+        else:
+            place, failures = place + 1, failures + 1
     return problem
 
 
-def _smaller(problem: Problem) -> Iterator[Problem]:
-    """One step smaller, big steps first."""
+def _steps(problem: Problem) -> list[Callable[[], Problem]]:
+    """What makes it smaller by one part, big parts first."""
+    steps: list[Callable[[], Problem]] = []
     for index, item in enumerate(problem.items):
-        rest = (*problem.items[:index], *problem.items[index + 1 :])
         if item["kind"] == "ResourceSlice":
-            yield replace(problem, items=_without_slice(rest, item))
-        yield replace(problem, items=rest)
-    for path in sorted(_removable({"items": list(problem.items)}, ()), key=len):
-        body: _Body = deepcopy({"items": list(problem.items)})
-        _remove(body, path)
-        yield replace(problem, items=tuple(body["items"]))
-    for name in problem.features:
-        yield replace(problem, features=tuple(other for other in problem.features if other != name))
+            steps.append(partial(_without_slice, problem, index))
+        steps.append(partial(_without_item, problem, index))
+    paths = sorted(_removable({"items": list(problem.items)}, ()), key=len)
+    steps += [partial(_without_path, problem, path) for path in paths]
+    steps += [partial(_without_feature, problem, name) for name in problem.features]
+    return steps
 
 
-def _without_slice(items: tuple[_Body, ...], gone: _Body) -> tuple[_Body, ...]:
+def _without_item(problem: Problem, index: int) -> Problem:
+    return replace(problem, items=(*problem.items[:index], *problem.items[index + 1 :]))
+
+
+def _without_feature(problem: Problem, name: str) -> Problem:
+    return replace(problem, features=tuple(other for other in problem.features if other != name))
+
+
+def _without_path(problem: Problem, path: Path) -> Problem:
+    body: _Body = deepcopy({"items": list(problem.items)})
+    part: Any = body
+    for step in path[:-1]:
+        part = part[step]
+    del part[path[-1]]
+    return replace(problem, items=tuple(body["items"]))
+
+
+def _without_slice(problem: Problem, index: int) -> Problem:
     """The other slices of the pool say that there is one less."""
+    gone = problem.items[index]
 
     def fewer(item: _Body) -> _Body:
         same = item["kind"] == "ResourceSlice" and (item["spec"]["driver"], item["spec"]["pool"]["name"]) == (
@@ -69,7 +87,8 @@ def _without_slice(items: tuple[_Body, ...], gone: _Body) -> tuple[_Body, ...]:
         item["spec"]["pool"]["resourceSliceCount"] -= 1
         return item
 
-    return tuple(map(fewer, items))
+    rest = _without_item(problem, index)
+    return replace(rest, items=tuple(map(fewer, rest.items)))
 
 
 def _removable(value: Any, path: Path) -> Iterator[Path]:
@@ -87,9 +106,3 @@ def _removable(value: Any, path: Path) -> Iterator[Path]:
             if key in _OPTIONAL or in_requests or (parent in _MAPS and len(value) > (parent in _NEVER_EMPTY)):
                 yield (*path, key)
             yield from _removable(entry, (*path, key))
-
-
-def _remove(body: Any, path: Path) -> None:
-    for step in path[:-1]:
-        body = body[step]
-    del body[path[-1]]

@@ -13,6 +13,7 @@ from conformance import engine
 from conformance.compare import Verdict, agrees_with_one, difference, verdict_of_oracle
 from conformance.oracle import Oracle, ensure_oracle
 from conformance.problems import Problem, numbered
+from conformance.recorded import Case, case
 from conformance.reduce import reduced
 from conformance.versions import VERSIONS, Version
 
@@ -160,6 +161,16 @@ def run(
                     running.add(pool.submit(chunk, first))
             progress(f"{min(done, cases)} of {cases} problems, {len(total.found)} differ")
     return total
+
+
+def record(version: Version, *, seed: int, cases: int) -> Iterator[Case]:
+    """The oracle's answers to these cases; of an allocator without a defined order, those of many samples."""
+    with Oracle(ensure_oracle(version)) as oracle:
+        comparison = Comparison(version, oracle)
+        for number in range(cases):
+            problem = numbered(seed, number, version)
+            samples = 1 if version.ordered(problem.features) else _SAMPLES
+            yield case(version, problem, comparison.ask(problem, samples=samples))
 
 
 _comparisons: dict[str, Comparison] = {}

@@ -18,19 +18,23 @@ from conformance.expressions import expression
 
 ZONES = ("east", "west")
 CLASSES = ("any", "gpu", "special")
+_AMOUNTS = ("0", "1", "2", "3", "4", "1", "2", "500m", "1500m", "1k")
 
 
 def nodes(draw: Draw) -> list[Json]:
     """One to three, labelled with a zone."""
     count = draw.number(2, 3) if draw.about("nodes", often=0.8, seldom=0.1) else 1
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name, "labels": {"zone": draw.one(ZONES), "kubernetes.io/hostname": name}},
-        }
-        for name in NODES[:count]
-    ]
+    return [_node(draw, name) for name in NODES[:count]]
+
+
+def _node(draw: Draw, name: str) -> Json:
+    labels = {"zone": draw.one(ZONES), "kubernetes.io/hostname": name, "rank": f"{draw.number(1, 3)}"}
+    if draw.about("nodes", often=0.15, seldom=0.0):
+        del labels["zone"]
+    made: Json = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+    if draw.chance(0.5):
+        made["status"] = {"declaredFeatures": ["DRAOptionalNodeOperations"]}
+    return made
 
 
 def classes(draw: Draw) -> list[Json]:
@@ -124,6 +128,8 @@ class _Pool:
             for device in body["devices"]:
                 device.update(self._place())
         pool = {"name": self.name, "generation": generation, "resourceSliceCount": count}
+        if self._alpha("OptionalNodeOperations", 0.15) and "devices" in body:
+            body["skipNodeOperations"] = self.draw.one((["*"], ["NodeUnprepareResources"]))
         return {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
@@ -172,8 +178,8 @@ class _Pool:
     def _device(self, name: str, sets: list[Json]) -> Json:
         draw = self.draw
         device: Json = {"name": name}
-        listed = "ListTypeAttributes" in draw.features
-        known = {**ATTRIBUTES, **(LISTS if listed and draw.about("lists", often=0.9) else {})}
+        listed = self._alpha("ListTypeAttributes", 1) and draw.about("lists", often=0.9)
+        known = {**ATTRIBUTES, **(LISTS if listed else {})}
         spared = 0.3 if draw.chance(0.25) else 0.02
         attributes: Json = {
             self._qualified(key): draw.one(values) for key, values in known.items() if not draw.chance(spared)
@@ -201,6 +207,12 @@ class _Pool:
                 device["bindsToNode"] = True
         return device
 
+    def _alpha(self, feature: str, probability: float) -> bool:
+        """Seldom also where the feature is off: it may have been on before."""
+        known = feature in self.draw.version.features
+        on = feature in self.draw.features
+        return known and self.draw.chance(probability if on else probability / 10)
+
     def _qualified(self, key: str) -> str:
         """Sometimes with the driver's own domain spelled out."""
         return f"{self.driver}/{key}" if "/" not in key and self.draw.chance(0.06) else key
@@ -210,11 +222,14 @@ class _Pool:
         entries = []
         for counters in draw.some(sets, least=1, most=2):
             names = list(counters["counters"])
-            values = {name: {"value": f"{draw.number(0, 4)}"} for name in draw.some(names, least=1)}
+            values = {name: {"value": draw.one(_AMOUNTS)} for name in draw.some(names, least=1)}
             if draw.about("generations", often=0.02, seldom=0.0):
                 values["unheard-of"] = {"value": "1"}
             unknown = draw.about("generations", often=0.02, seldom=0.0)
-            entries.append({"counterSet": "nowhere" if unknown else counters["name"], "counters": values})
+            entry: Json = {"counterSet": "nowhere" if unknown else counters["name"], "counters": values}
+            if self._alpha("CompatibilityGroups", 0.4):
+                entry["compatibilityGroups"] = draw.some(("x", "y", "z"), least=1, most=2)
+            entries.append(entry)
         return entries
 
     def _capacity(self, value: str, shared: bool) -> Json:
@@ -261,10 +276,13 @@ def node_selector(draw: Draw) -> Json:
             {"key": "zone", "operator": "NotIn", "values": [draw.one(ZONES)]},
             {"key": "zone", "operator": "Exists"},
             {"key": "absent", "operator": "DoesNotExist"},
+            {"key": "rank", "operator": draw.one(("Gt", "Lt")), "values": ["2"]},
             {"key": "kubernetes.io/hostname", "operator": "In", "values": draw.some(NODES, least=1)},
         )
     )
     term: Json = {"matchExpressions": [requirement]}
+    if draw.chance(0.2):
+        term["matchExpressions"].append({"key": "kubernetes.io/hostname", "operator": "Exists"})
     if draw.chance(0.2):
         term["matchFields"] = [{"key": "metadata.name", "operator": "In", "values": [draw.one(NODES)]}]
     return {"nodeSelectorTerms": [term]}

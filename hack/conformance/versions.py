@@ -11,7 +11,7 @@ class Version:
     """One version of the module k8s.io/dynamic-resource-allocation, and the preset of ours that copies it.
 
     `features` are those that problems use, `default_features` those that the scheduler of this version sets
-    with default feature gates. Features of 1.37 that are alpha are left out, but for lists.
+    with default feature gates. Derived attributes (alpha in 1.37) are left out: the engine has none.
     """
 
     kubernetes: str
@@ -46,6 +46,7 @@ class Version:
 _BASE = ("AdminAccess", "PrioritizedList")
 _STABLE = {*_BASE, "PartitionableDevices", "DeviceTaints"}
 _BETA = (*_BASE, "PartitionableDevices", "DeviceTaints", "DeviceBindingAndStatus", "ConsumableCapacity")
+_ALPHA = ("ListTypeAttributes", "CompatibilityGroups", "OptionalNodeOperations")
 
 VERSIONS = {
     version.kubernetes: version
@@ -61,6 +62,14 @@ VERSIONS = {
             counters_beside_devices=True,
         ),
         Version(
+            kubernetes="1.35",
+            module_version="v0.35.10",
+            preset="k8s-1.35",
+            features=_BETA,
+            default_features=_BASE,
+            sorts=False,
+        ),
+        Version(
             kubernetes="1.36",
             module_version="v0.36.3",
             preset="k8s-1.36",
@@ -68,10 +77,17 @@ VERSIONS = {
             default_features=_BETA,
         ),
         Version(
+            kubernetes="1.36.6",
+            module_version="v0.36.6",
+            preset="k8s-1.36.6",
+            features=(*_BETA, "ListTypeAttributes"),
+            default_features=_BETA,
+        ),
+        Version(
             kubernetes="1.37",
             module_version="v0.37.2",
             preset="k8s-1.37",
-            features=(*_BETA, "FractionalCapacityRange", "ListTypeAttributes"),
+            features=(*_BETA, "FractionalCapacityRange", *_ALPHA),
             default_features=(*_BETA, "FractionalCapacityRange"),
         ),
     )
