@@ -18,10 +18,11 @@ _NEXT_STEPS = {
 
 
 def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
-    """Writes by temporary file, fsync, rename and fsync of the directory; makes the directory if need be.
+    """Writes by temporary file, fsync and rename; makes the directory if need be.
 
-    A reader, and the disk after a crash, has the old content or the new one. A process killed in between
-    leaves only a temporary file (`remove_leftovers`). StateError names the path and what to do.
+    A reader, and the disk after a crash, has the old content or the new one, whole; the directory is not
+    synced, so that just after a power cut it may be the old one again. A process killed in between leaves
+    only a temporary file (`remove_leftovers`). StateError names the path and what to do.
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
@@ -30,7 +31,6 @@ def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
         except FileNotFoundError:
             # Another process that starts just now took the temporary file for a leftover.
             _replace(path, data, mode)
-        _sync_directory(path.parent)
     except OSError as error:
         raise state_error(error, path, "cannot be written") from error
 
@@ -64,11 +64,3 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

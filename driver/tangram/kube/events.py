@@ -92,12 +92,16 @@ class _Record:
 class EventRecorder:
     """Records events. `emit` never waits and never raises; `run` writes, with back-off; `flush` ends it.
 
-    Repeats of an event are counted in its `series`. At most 1,000 different events are remembered: beyond
+    A new event is written `delay_s` after it was emitted, so that the work it tells of goes first. Repeats of
+    an event are counted in its `series`. At most 1,000 different events are remembered: beyond
     that, old ones are forgotten and, if none of them has been written, new ones dropped (and counted).
     """
 
-    def __init__(self, client: Client, *, controller: str, instance: str, clock: Clock) -> None:
+    def __init__(
+        self, client: Client, *, controller: str, instance: str, clock: Clock, delay_s: float = 0.0
+    ) -> None:
         self._client = client
+        self._delay_s = delay_s
         self._controller = controller
         self._instance = _cut(instance, _MAX_WORD_BYTES)
         self._clock = clock
@@ -138,7 +142,7 @@ class EventRecorder:
             self._queue.add_after(fact, delay_s=_SERIES_INTERVAL_S)
         elif self._make_room():
             self._records[fact] = _Record(_name(regarding), first=now, last=now, last_s=now_s)
-            self._queue.add(fact)
+            self._queue.add_after(fact, delay_s=self._delay_s)
             self._full = False
         else:
             _DROPPED.labels("queue_full").inc()

@@ -44,10 +44,8 @@ def server() -> Server:
         context = ssl.create_default_context(cafile=str(authority))
     except OSError as error:  # ssl.SSLError is one
         raise _problem(f"{authority}: {error}") from error
-    # An IPv6 address.
-    return Server(
-        url=f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", ssl_context=context
-    )
+    address = f"[{host}]" if ":" in host else host  # IPv6
+    return Server(url=f"https://{address}:{port}", ssl_context=context)
 
 
 def _problem(cause: str) -> ConfigurationError:

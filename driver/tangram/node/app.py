@@ -35,7 +35,7 @@ from tangram.node.locks import Locks
 from tangram.node.metrics import HELD_STATE_SET_ASIDE, NodeCollector
 from tangram.node.prepare import Preparer
 from tangram.node.reconcile import Reconciler
-from tangram.node.report import Reporter
+from tangram.node.report import AFTER_ANSWER_S, Reporter
 from tangram.node.settings import NodeSettings
 
 _log = get_logger("node")
@@ -108,7 +108,11 @@ class NodePlugin:
             rescan_interval_s=settings.rescan_interval_s,
         )
         self._events = EventRecorder(
-            client, controller=f"{DRIVER_NAME}/node", instance=settings.node_name, clock=clock
+            client,
+            controller=f"{DRIVER_NAME}/node",
+            instance=settings.node_name,
+            clock=clock,
+            delay_s=AFTER_ANSWER_S,
         )
         self._reporter = Reporter(
             client=client, events=self._events, clock=clock, node_name=settings.node_name

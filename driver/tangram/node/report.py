@@ -32,6 +32,9 @@ from tangram.node.metrics import STATUS_WRITES
 
 _log = get_logger("node")
 
+AFTER_ANSWER_S = 0.1
+"""How long a report waits, so that the answer to the kubelet, and other claims of the same pod, go first."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Desired:
@@ -116,7 +119,7 @@ class Reporter:
 
     def _want(self, claim: ResourceClaim, entries: list[Entry]) -> None:
         self._desired[claim.metadata.uid] = _Desired(claim=claim, entries=entries)
-        self._queue.add(claim.metadata.uid)
+        self._queue.add_after(claim.metadata.uid, delay_s=AFTER_ANSWER_S)
 
     def _emit(
         self, claim: ResourceClaim, *, reason: str, note: str, kind: Literal["Normal", "Warning"] = "Normal"

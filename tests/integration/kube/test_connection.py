@@ -247,17 +247,15 @@ async def test_in_cluster_with_a_rotated_token(
     assert sent == ["Bearer first", "Bearer second"]
 
 
-@pytest.mark.parametrize(
-    ("host", "url"), [("10.0.0.1", "https://10.0.0.1:443"), ("fd00::1", "https://[fd00::1]:443")]
-)
+@pytest.mark.parametrize(("host", "place"), [("10.0.0.1", "10.0.0.1:443"), ("fd00::1", "[fd00::1]:443")])
 def test_address_in_cluster(
-    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, url: str
+    certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, host: str, place: str
 ) -> None:
     (tmp_path / "ca.crt").write_bytes((certificates / "ca.crt").read_bytes())
     monkeypatch.setattr(incluster, "SERVICE_ACCOUNT", tmp_path)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", host)
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
-    assert incluster.server().url == url
+    assert incluster.server().url == f"https://{place}"
     monkeypatch.delenv("KUBERNETES_SERVICE_PORT")
     with pytest.raises(ConfigurationError, match="KUBERNETES_SERVICE_PORT is not set"):
         incluster.server()
