@@ -115,13 +115,14 @@ class DistinctAttribute(_Constraint):
     def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
         super().__init__(claim, requests, attribute, features)
         self._last_only = features.has(Fault.DISTINCT_REMEMBERS_LAST)
-        self._taken: list[Attribute] = []
-        self._last: dict[str, Attribute] = {}
+        self._same_only = features.has(Fault.DISTINCT_COMPARES_DEVICES)
+        self._taken: list[tuple[Attribute, Device]] = []
+        self._last: dict[str, tuple[Attribute, Device]] = {}
 
     @property
     def taken(self) -> frozenset[Attribute]:
         """The values of the devices so far."""
-        return frozenset(self._taken)
+        return frozenset(value for value, _ in self._taken)
 
     def add(self, alternative: Alternative, device: Device) -> str:
         """Takes the device in, or says why not."""
@@ -132,11 +133,13 @@ class DistinctAttribute(_Constraint):
             return value
         remembered = self._last.values() if self._last_only else self._taken
         if self._taken:
-            for other in remembered:
+            for other, owner in remembered:
+                if self._same_only and owner is not device:
+                    continue
                 if self._collides(other, value):
                     return f"{self.attribute} is {value}, as of another device chosen with it"
-        self._taken.append(value)
-        self._last[alternative.request] = value
+        self._taken.append((value, device))
+        self._last[alternative.request] = (value, device)
         return ""
 
     def _collides(self, other: Attribute, value: Attribute) -> bool:

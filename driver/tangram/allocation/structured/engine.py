@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tangram.allocation.structured.bestfit import BestFit, Score
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.constraints import constraints
@@ -21,6 +22,10 @@ from tangram.model.kubernetes import ResourceClaim
 
 _PLAIN_STEPS = 512
 """Devices looked at upstream's way before anything is worked out about the problem."""
+
+
+_BEST_STEPS = 5_000
+"""After so much, the best solution so far is good enough."""
 
 
 class Policy(StrEnum):
@@ -96,13 +101,15 @@ class _Decision:
     def outcome(self) -> Outcome:
         exhausted = False
         try:
-            solution = self._solve()
+            found = self._solve()
         except Exhausted:
-            solution, exhausted = None, True
-        if solution is not None:
+            found, exhausted = None, True
+        if found is not None:
+            solution, score = found
             return Outcome(
                 node=self._view.node.name,
                 allocations=allocations(solution, self._claims, self._requests, self._view),
+                score=score,
                 steps=self._steps,
             )
         invalid = [f"{pool.id}: {pool.invalid}" for pool in self._view.pools if pool.invalid]
@@ -118,7 +125,16 @@ class _Decision:
         made = constraints(self._claims, self._options.features)
         return Taker(self._view, self._allocated, made)
 
-    def _solve(self) -> Solution | None:
+    def _solve(self) -> tuple[Solution, Score | None] | None:
+        if self._options.policy is Policy.TANGRAM:
+            taker = self._taker()
+            if safe(self._requests, taker):
+                return self._best(taker)
+        found = self._first()
+        return None if found is None else (found, None)
+
+    def _first(self) -> Solution | None:
+        """The solution that upstream finds."""
         order = range(len(self._view.places))
         try:
             return self._search(order, budget=min(_PLAIN_STEPS, self._options.steps))
@@ -126,20 +142,13 @@ class _Decision:
             taker = self._taker()
             if not safe(self._requests, taker):
                 return self._search(order, budget=self._options.steps)
-        pruning = Pruning(self._requests, taker, order)
-        return self._search(order, budget=self._options.steps, pruning=pruning)
+        return self._search(order, budget=self._options.steps, pruning=Pruning(self._requests, taker, order))
 
     def _search(
         self, order: Sequence[int], *, budget: int, pruning: Pruning | None = None
     ) -> Solution | None:
-        """The first solution."""
-        search = Search(
-            self._requests,
-            self._taker(),
-            order=order,
-            permutes=self._options.features.permutes,
-            budget=budget,
-        )
+        """The first solution in this order."""
+        search = Search(self._requests, self._taker(), order=order, budget=budget)
         found: list[Solution] = []
 
         def first(solution: Solution) -> bool:
@@ -151,3 +160,27 @@ class _Decision:
         finally:
             self._steps += search.steps
         return found[0] if found else None
+
+    def _best(self, taker: Taker) -> tuple[Solution, Score] | None:
+        """The best solution, or the best so far when the steps are used up."""
+        judge = BestFit(taker)
+        order = judge.order()
+        pruning = Pruning(self._requests, taker, order, signature=judge.signature())
+        search = Search(self._requests, taker, order=order, budget=self._options.steps)
+        best: list[tuple[Solution, Score]] = []
+
+        def keep(solution: Solution) -> bool:
+            score = judge.score(solution)
+            # Strictly better only: among equals the first found stays.
+            if not best or score > best[0][1]:
+                best[:] = [(solution, score)]
+            return search.steps > _BEST_STEPS
+
+        try:
+            search.run(keep, pruning=pruning)
+        except Exhausted:
+            if not best:
+                raise
+        finally:
+            self._steps += search.steps
+        return best[0] if best else None

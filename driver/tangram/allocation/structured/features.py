@@ -38,6 +38,7 @@ class Fault(StrEnum):
     SHARED_DEVICES_USE_NO_COUNTERS = "devices with allocated shares use no counters"
     EVERY_SHARE_PAYS_COUNTERS = "every share of a device pays its counters"
     DISTINCT_REMEMBERS_LAST = "distinctAttribute remembers only the last device of each request"
+    DISTINCT_COMPARES_DEVICES = "distinctAttribute takes the values of two devices always as different"
     INTERSECTION_NOT_RESTORED = "matchAttribute on lists keeps a narrowed set after backtracking"
     REJECTION_LEAKS = "a refused or withdrawn device is not wholly taken off the accounts"
     CONFIG_PER_REQUEST = "a claim's configuration is repeated for each request that it names"
@@ -45,6 +46,7 @@ class Fault(StrEnum):
     UNREPRESENTABLE_CAPACITY_WRAPS = "capacities beyond 64 bits are not refused"
     ROUNDED_IN_BINARY = "a capacity that was rounded to a step is written as a binary quantity"
     PERMUTATIONS = "one request may get the same shared device twice"
+    ALL_LOSES_SUBREQUEST = "a subrequest for all devices goes on as the first subrequest after one device"
     INCOMPLETE_POOLS_USED = "devices of incomplete pools are allocated"
     NEWER_GENERATION_UNNOTICED = "a newer generation of a pool on other nodes is not noticed"
     INVALID_POOL_FATAL = "an invalid pool that the search reaches is fatal for the pod"
@@ -117,6 +119,7 @@ _UNTIL_35 = frozenset(
         *_UNTIL_36,
         Fault.COUNTERS_BY_POOL_NAME,
         Fault.PERMUTATIONS,
+        Fault.ALL_LOSES_SUBREQUEST,
         Fault.REJECTION_LEAKS,
     }
 )
@@ -124,6 +127,7 @@ _34 = frozenset(
     {
         *(_UNTIL_35 - {Fault.COUNTERS_BY_POOL_NAME, Fault.COUNTER_SLICES_ON_ALL_NODES}),
         Fault.COUNTERS_PER_SLICE,
+        Fault.DISTINCT_COMPARES_DEVICES,
         Fault.SHARED_DEVICES_USE_NO_COUNTERS,
         Fault.EVERY_SHARE_PAYS_COUNTERS,
         Fault.INCOMPLETE_POOLS_USED,

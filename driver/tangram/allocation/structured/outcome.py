@@ -57,7 +57,8 @@ class Outcome:
     Exactly one of these: `allocations` (one per claim, in order: the claims fit); `error` (fatal for the pod
     on every node: a failing selector, an unknown class, …); or neither: they do not fit here, see `reasons`.
     `node_error` then says what is wrong with this node only (an invalid pool). `exhausted`: the search was
-    ended by its budget, so they might fit. `steps` is what it took, in devices tried.
+    ended by its budget, so they might fit. `score`: how good the best fit is (`bestfit.Score`), to compare
+    nodes. `steps` is what it took, in devices looked at.
     """
 
     node: str
@@ -65,5 +66,6 @@ class Outcome:
     error: str = ""
     node_error: str = ""
     reasons: Reasons = Reasons()
+    score: tuple[object, ...] | None = None
     exhausted: bool = False
     steps: int = 0

@@ -110,7 +110,8 @@ class Compiler:
             if wire.exactly is None:
                 raise FatalError(f"{where}: asks for nothing (unsupported request type?)")
             items = (wire.exactly,)
-        if not self._features.on(Gate.CONSUMABLE_CAPACITY) and any(i.capacity is not None for i in items):
+        consumable = self._features.on(Gate.CONSUMABLE_CAPACITY) or self._features.is_basic
+        if not consumable and any(item.capacity is not None for item in items):
             raise FatalError(
                 f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
             )

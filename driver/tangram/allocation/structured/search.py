@@ -11,9 +11,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from tangram.allocation.structured.candidates import Taken, Taker
+from tangram.allocation.structured.features import Fault
 from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
+
+_STEPS_PER_SOLUTION = 8
+"""What judging a solution costs, in devices looked at."""
 
 
 class Solution(NamedTuple):
@@ -56,7 +60,17 @@ _Step = _Enter | _Fill | _Failure | None
 class _Frame:
     """A choice that can be made differently: a device of a slot, or the subrequest of a request."""
 
-    __slots__ = ("alternative", "candidates", "holds", "is_list", "only_too_many", "request", "slot", "tried")
+    __slots__ = (
+        "alternative",
+        "candidates",
+        "holds",
+        "is_list",
+        "only_too_many",
+        "request",
+        "slot",
+        "solutions",
+        "tried",
+    )
 
     def __init__(self, request: int, alternative: int, slot: int, *, is_list: bool) -> None:
         self.request = request
@@ -65,6 +79,7 @@ class _Frame:
         self.slot = slot
         self.holds = False
         self.only_too_many = True
+        self.solutions = 0
         self.candidates: Iterator[int] = iter(())
         self.tried: set[Hashable] = set()
 
@@ -73,19 +88,22 @@ class Search:
     """One decision. `order`: positions of the view as they are tried. `steps` counts devices looked at."""
 
     def __init__(
-        self, requests: Sequence[Request], taker: Taker, *, order: Sequence[int], permutes: bool, budget: int
+        self, requests: Sequence[Request], taker: Taker, *, order: Sequence[int], budget: int
     ) -> None:
+        features = taker.view.features
         self._requests = requests
         self._taker = taker
         self._order = order
         self._ranks = {position: rank for rank, position in enumerate(order)}
-        self._permutes = permutes
+        self._permutes = features.permutes
+        self._loses_subrequest = features.has(Fault.ALL_LOSES_SUBREQUEST)
         self._budget = budget
         self._stack: list[_Frame] = []
         self._chosen = [0] * len(requests)
         self._too_many_in = 0
         self._pruning: Pruning | None = None
         self.steps = 0
+        self.solutions = 0
 
     def run(self, aim: Callable[[Solution], bool], *, pruning: Pruning | None = None) -> bool:
         """Searches until `aim` accepts a solution (True) or there is nothing more to find (False).
@@ -110,17 +128,21 @@ class Search:
     def _enter(self, request: int, aim: Callable[[Solution], bool]) -> _Step:
         if request == len(self._requests):
             solution = Solution(tuple(self._taker.taken), tuple(self._chosen))
+            self.solutions += 1
+            self.steps += _STEPS_PER_SOLUTION
             return None if aim(solution) else _Failure.NO_FIT
         if self._pruning is not None and not self._pruning.enter(request, self._taker):
             return _Failure.NO_FIT
+        self._chosen[request] = 0
         if not self._requests[request].prioritized:
             return _Fill(request, 0, 0, 0)
-        self._stack.append(_Frame(request, 0, 0, is_list=True))
+        frame = _Frame(request, 0, 0, is_list=True)
+        frame.solutions = self.solutions
+        self._stack.append(frame)
         return _Fill(request, 0, 0, 0)
 
     def _fill(self, step: _Fill) -> _Step:
         item = self._requests[step.request].alternatives[step.alternative]
-        self._chosen[step.request] = step.alternative
         if item.everything and not item.positions:
             return _Failure.NO_FIT
         if step.slot >= item.count:
@@ -158,7 +180,8 @@ class Search:
                 self.steps += 2
                 frame.holds = True
                 start = 0 if self._permutes else self._ranks[position] + 1
-                return _Fill(frame.request, frame.alternative, frame.slot + 1, start)
+                same = 0 if item.everything and self._loses_subrequest else frame.alternative
+                return _Fill(frame.request, same, frame.slot + 1, start)
         self._stack.pop()
         return _Failure.NO_FIT
 
@@ -182,7 +205,9 @@ class Search:
         if failure is _Failure.NO_FIT:
             frame.only_too_many = False
         frame.alternative += 1
-        if frame.alternative < len(request.alternatives):
+        # Once there is a solution with an earlier subrequest, no later one is wanted.
+        if frame.alternative < len(request.alternatives) and self.solutions == frame.solutions:
+            self._chosen[frame.request] = frame.alternative
             return _Fill(frame.request, frame.alternative, 0, 0)
         self._stack.pop()
         if not frame.only_too_many:
