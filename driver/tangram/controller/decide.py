@@ -10,6 +10,7 @@ from tangram.allocation import (
     Placement,
     PodDecision,
     PodRequest,
+    Reasons,
     Refusal,
     Settings,
     Snapshot,
@@ -186,7 +187,19 @@ class _Placing:
             freed = snapshot.without(claim_key(own.claim) for own in siblings)
             if self._allocate(freed, self._claims.ours, refused).placement is not None:
                 return Free(claims=tuple(own.claim for own in siblings))
-        return self._wait(summarize(decision.reasons), kind)
+        return self._wait(self._why(decision.reasons), kind)
+
+    def _why(self, reasons: Reasons) -> str:
+        """For the user, who sees in a mixed cluster GPUs that the counts leave out."""
+        foreign = self._state.inventory.foreign
+        if reasons.fatal or not foreign:
+            return summarize(reasons)
+        gpus, nodes = foreign.total(), len(foreign)
+        left_out = (
+            f"{gpus} {'GPU' if gpus == 1 else 'GPUs'} on {nodes} {'node' if nodes == 1 else 'nodes'}"
+            " that kube-scheduler allocates not counted"
+        )
+        return f"{summarize(reasons, limit_bytes=900)}; {left_out}"
 
     def _kind(self) -> Hashable:
         """What the answer depends on besides what is free; None if other claims play a part."""

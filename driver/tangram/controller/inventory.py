@@ -1,5 +1,6 @@
 """From ResourceSlices to the devices the allocator sees: newest complete generation of each node's pool."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
@@ -38,13 +39,17 @@ class OwnDevice:
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SliceRecord:
-    """What is kept of a ResourceSlice: never the raw object (5,000 MIG nodes are 630 MB of JSON)."""
+    """What is kept of a ResourceSlice: never the raw object (5,000 MIG nodes are 630 MB of JSON).
+
+    `foreign`: how many more GPUs there are, which kube-scheduler allocates.
+    """
 
     node: str
     pool: str
     generation: int
     slice_count: int
     devices: tuple[OwnDevice, ...]
+    foreign: int = 0
 
 
 def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
@@ -71,6 +76,15 @@ def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
         generation=spec.pool.generation,
         slice_count=spec.pool.resource_slice_count,
         devices=devices,
+        foreign=sum(_is_foreign(wire) for wire in spec.devices or ()),
+    )
+
+
+def _is_foreign(wire: WireDevice) -> bool:
+    values = wire.attributes or {}
+    return all(
+        (attribute := values.get(name)) is not None and attribute.string == value
+        for name, value in (("type", "gpu"), ("allocator", "scheduler"))
     )
 
 
@@ -149,6 +163,8 @@ class Inventory:
         self._slices: dict[str, dict[str, SliceRecord]] = {}
         self._changed: set[str] = set()
         self._nodes: dict[str, NodeDevices] = {}
+        self.foreign: Counter[str] = Counter()
+        """Node → GPUs there that kube-scheduler allocates."""
 
     def update(self, name: str, old: SliceRecord | None, new: SliceRecord | None) -> None:
         """Takes one slice (by object name) in, out, or replaces it."""
@@ -158,9 +174,14 @@ class Inventory:
             if not slices:
                 self._slices.pop(old.node, None)
             self._changed.add(old.node)
+            self.foreign[old.node] -= old.foreign
+            if not self.foreign[old.node]:
+                del self.foreign[old.node]
         if new is not None:
             self._slices.setdefault(new.node, {})[name] = new
             self._changed.add(new.node)
+            if new.foreign:
+                self.foreign[new.node] += new.foreign
 
     @property
     def nodes(self) -> Mapping[str, NodeDevices]:

@@ -143,11 +143,10 @@ class AllocationLoop:
         if action.retry_s is not None:
             self._queue.add_after(key, delay_s=action.retry_s)
         pod = self._state.pods[key].key
-        delay_s = self._waiting.delay_s(pod, action.why, now_s=self._clock.monotonic_s())
-        if delay_s == 0:
+        now, again_s = self._waiting.tell(pod, action.why, now_s=self._clock.monotonic_s())
+        if now:
             self._reporter.waits(pod, action.claims, action.why, held=isinstance(action, Hold))
-        elif delay_s is not None:
-            self._queue.add_after(key, delay_s=delay_s)
+        self._queue.add_after(key, delay_s=again_s)
 
     # --- allocating -----------------------------------------------------------------------------------
 

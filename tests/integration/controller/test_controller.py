@@ -82,6 +82,10 @@ def devices(server: FakeApiServer, name: str) -> list[tuple[str, str]]:
     return [(result["pool"], result["device"]) for result in results]
 
 
+def reasons(server: FakeApiServer, name: str) -> set[str]:
+    return {e["reason"] for e in server.objects(EVENTS) if e["regarding"]["name"] == name}
+
+
 def notes(server: FakeApiServer, name: str) -> list[str]:
     return [e["note"] for e in server.objects(EVENTS) if e["regarding"]["name"] == name]
 
@@ -263,6 +267,38 @@ async def test_an_idle_named_claim_is_freed(
         await server.until(lambda: allocation(server, "a"))
         server.delete(PODS, name="p", namespace="default")
         await server.until(lambda: not allocation(server, "a"))
+        await server.until(lambda: any("no pod has used this claim" in note for note in notes(server, "a")))
+
+
+async def test_a_pod_that_cannot_be_bound_leaves_its_devices_to_the_next(
+    server: FakeApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tangram.controller.freeing._PERIOD_S", 0.01)
+
+    def judge(name: str, message: str) -> None:
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+        status = {"status": {"conditions": [condition]}}
+        server.patch(PODS, status, name=name, namespace="default", subresource="status")
+
+    async with running(server, tmp_path, ControllerSettings(identity="test", unbound_timeout_s=0.1)):
+        for name in ("a", "b", "c"):
+            server.create(RESOURCE_CLAIMS, claim(name, count=8))
+        for name in ("a", "b"):
+            server.create(PODS, pod(name, name))
+            await server.until(partial(allocation, server, name))
+        judge("a", 'persistentvolumeclaim "data" not found')
+        server.create(PODS, pod("c", "c"))
+        await server.until(lambda: allocation(server, "c"))
+        assert not allocation(server, "a")
+        await server.until(lambda: any("WaitingForScheduler" in reason for reason in reasons(server, "a")))
+        (given_back,) = [note for note in notes(server, "a") if "given back" in note and "pod a" in note][:1]
+        assert 'kube-scheduler says: persistentvolumeclaim "data" not found' in given_back
+        judge("a", "0/2 nodes are available: 2 cannot allocate all claims.")
+        server.delete(PODS, name="b", namespace="default")
+        server.delete(RESOURCE_CLAIMS, name="b", namespace="default")
+        patch = {"metadata": {"finalizers": None}}
+        server.patch(RESOURCE_CLAIMS, patch, name="b", namespace="default")  # as Kubernetes does
+        await server.until(lambda: allocation(server, "a"))
 
 
 async def test_malformed_objects_cost_only_themselves(server: FakeApiServer, tmp_path: Path) -> None:

@@ -184,7 +184,20 @@ class TestAllocate:
         world.put(pod("p", "a"))
         action = world.decide("p")
         assert isinstance(action, Wait)
-        assert action.why == "no node offers a GPU that this driver allocates"
+        left_out = "8 GPUs on 1 node that kube-scheduler allocates not counted"
+        assert action.why == f"no node offers a GPU that this driver allocates; {left_out}"
+        for item in slices("n2", A100):
+            world.put(item)
+        world.put(kube_node("n2"))
+        fill(world, "n2", 8)
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert action.why == f"8 GPUs on 1 node: 8 in use by other claims; {left_out}"
+        for item in slices("n1", A100, allocator="scheduler"):
+            world.delete(item)
+        action = world.decide("p")
+        assert isinstance(action, Wait)
+        assert action.why == "8 GPUs on 1 node: 8 in use by other claims"
 
     def test_an_assumed_allocation_counts_before_it_is_seen(self) -> None:
         world = World(n1=A100)
