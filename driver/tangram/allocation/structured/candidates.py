@@ -92,7 +92,7 @@ class Taker:
         """Features and taints."""
         features, place = self._features, self.view.places[position]
         device = self.view.device(position)
-        if place.slice is not None and place.slice.skip_node_operations and features.reads_137:
+        if place.slice is not None and place.slice.skip_node_operations and features.skips_operations:
             declared = OPTIONAL_NODE_OPERATIONS in self.view.node.declared_features
             if not features.on(Gate.OPTIONAL_NODE_OPERATIONS) or not declared:
                 return Refused(Code.FEATURE, f"needs {OPTIONAL_NODE_OPERATIONS}, which the node lacks")

@@ -85,8 +85,13 @@ class Features:
 
     @property
     def reads_137(self) -> bool:
-        """True if fields that came with 1.37 are read: compatibilityGroups, skipNodeOperations."""
+        """True if fields that came with 1.37 are read: compatibilityGroups, lists for CEL."""
         return not self.has(Fault.CONFIG_PER_REQUEST)
+
+    @property
+    def skips_operations(self) -> bool:
+        """True if skipNodeOperations is heeded: 1.37 does so only with a feature that is alpha there."""
+        return self.reads_137 and (self.basic is None or bool(self.gates & _ALPHA_37))
 
     @property
     def permutes(self) -> bool:
@@ -94,6 +99,14 @@ class Features:
         return self.is_basic or self.has(Fault.PERMUTATIONS)
 
 
+_ALPHA_37 = frozenset(
+    {
+        Gate.LIST_TYPE_ATTRIBUTES,
+        Gate.OPTIONAL_NODE_OPERATIONS,
+        Gate.DERIVED_ATTRIBUTES,
+        Gate.COMPATIBILITY_GROUPS,
+    }
+)
 _ALWAYS = frozenset(
     {
         Fault.OVERDRAWN_COUNTER_BLOCKS_POOL,

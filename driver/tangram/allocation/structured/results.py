@@ -46,7 +46,7 @@ def allocations(
 def _result(claim: ResourceClaim, taken: Taken, number: int, view: View) -> DeviceAllocationResult:
     alternative, features = taken.alternative, view.features
     place, device = view.places[taken.position], view.device(taken.position)
-    binds = features.on(Gate.DEVICE_BINDING_AND_STATUS)
+    binds, skips = features.on(Gate.DEVICE_BINDING_AND_STATUS), features.skips_operations
     consumed: dict[str, AnyQuantity] | None = None
     share_id = None
     if taken.share is not None:
@@ -63,7 +63,7 @@ def _result(claim: ResourceClaim, taken: Taken, number: int, view: View) -> Devi
         binding_failure_conditions=device.wire.binding_failure_conditions if binds else None,
         share_id=share_id,
         consumed_capacity=consumed,
-        skip_node_operations=place.slice.skip_node_operations if place.slice else None,
+        skip_node_operations=place.slice.skip_node_operations if skips and place.slice else None,
     )
 
 

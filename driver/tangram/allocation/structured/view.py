@@ -164,7 +164,7 @@ def _ask(
     program = _compiled(text)
     if isinstance(program, CelError):
         return Verdict(code, f"{where}: CEL compile error: {program}", fatal=True)
-    if device.has_lists and not features.on(Gate.LIST_TYPE_ATTRIBUTES):
+    if device.has_lists and not features.reads_137 and not features.on(Gate.LIST_TYPE_ATTRIBUTES):
         return Verdict(
             code, f"{where}: CEL runtime error: attribute: unsupported attribute value", fatal=True
         )
