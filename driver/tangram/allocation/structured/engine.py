@@ -20,7 +20,7 @@ from tangram.allocation.structured.state import Allocated
 from tangram.allocation.structured.view import View
 from tangram.model.kubernetes import ResourceClaim
 
-_PLAIN_STEPS = 512
+_PLAIN_STEPS = 128
 """Devices looked at upstream's way before anything is worked out about the problem."""
 
 

@@ -135,6 +135,10 @@ class Ledger:
                 if key in account.rest:
                     account.rest[key] += sign * amount
 
+    def rest(self, position: int) -> Mapping[CounterKey, int]:
+        """What is left of the counters that the device draws on."""
+        return self._account(self._view.places[position]).rest
+
     def account_key(self, place: Place) -> Hashable:
         """What devices that draw on the same counters have in common."""
         if self._features.has(Fault.COUNTERS_PER_SLICE):

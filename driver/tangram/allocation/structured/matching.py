@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tangram.allocation.structured.requests import Request
+from tangram.allocation.structured.requests import Alternative
 
 
 class Want(NamedTuple):
     """A request that needs at least `fewest` of the devices in `mask`."""
 
-    request: Request
+    alternatives: tuple[Alternative, ...]
     fewest: int
     mask: int
 

@@ -6,7 +6,7 @@ an error (`safe`), which leaving it out would hide.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tangram.allocation.structured.candidates import Taker
@@ -25,12 +25,16 @@ def safe(requests: Sequence[Request], taker: Taker) -> bool:
         return False
     if any(_leaves_traces(c, features) for mine in taker.constraints for c in mine):
         return False
+    if features.has(Fault.TOO_MANY_IS_FATAL) and _may_be_too_many(requests):
+        return False
+    return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
+
+
+def _may_be_too_many(requests: Sequence[Request]) -> bool:
     most = Counter[int]()
     for request in requests:
         most[request.claim] += max(alternative.count for alternative in request.alternatives)
-    if any(count > MAXIMUM_RESULTS for count in most.values()):
-        return False
-    return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
+    return any(count > MAXIMUM_RESULTS for count in most.values())
 
 
 def _leaves_traces(constraint: Constraint, features: Features) -> bool:
@@ -73,6 +77,8 @@ class Pruning:
         self._kinds = [self._kind(taker, position, signature) for position in range(len(order))]
         self._multiple = [taker.multiple(position) for position in range(len(order))]
         self._admin = any(a.admin for request in requests for a in request.alternatives)
+        self._counting = sum(1 << r for r, p in enumerate(order) if taker.view.device(p).consumes)
+        self._counts_results = _may_be_too_many(requests)
         self._known: dict[tuple[MatchAttribute, Attribute | None], int] = {}
         self._failed: set[Hashable] = set()
         self._sharing = sum(1 << self._ranks[p] for p, multiple in enumerate(self._multiple) if multiple)
@@ -169,7 +175,7 @@ class Pruning:
         if state in self._failed:
             return False
         self._failed.add(state)  # it fails, or the search ends
-        return self._can_be_served(request, taker)
+        return self.can_be_served(request, taker)
 
     def _state(self, request: int, taker: Taker) -> Hashable:
         """Equal for states that differ only in devices that may be exchanged."""
@@ -186,35 +192,111 @@ class Pruning:
                     values.append(constraint.common)
                 elif isinstance(constraint, DistinctAttribute):
                     values.append(constraint.taken)
-        return (request, frozenset(used.items()), tuple(values))
+        results = tuple(taker.results) if self._counts_results else None
+        return (request, frozenset(used.items()), tuple(values), results)
 
-    def _can_be_served(self, start: int, taker: Taker) -> bool:
-        """Whether the rest has enough devices: together, and for each value of each matchAttribute."""
-        wants = []
+    def can_be_served(
+        self, start: int, taker: Taker, partial: tuple[Alternative, int, int] | None = None
+    ) -> bool:
+        """Whether the requests from `start` on can have enough devices: all of them together, and for some
+        value of each matchAttribute; with different values of each distinctAttribute.
+
+        `partial`: a request that has some of its devices, the rank from which on it may have more, and how
+        many more it needs.
+        """
+        wants = list(self._wants(start, taker, partial))
+        if not can_be_served([(want.mask, want.fewest) for want in wants]):
+            return False
+        if not self._counters_suffice(wants, taker):
+            return False
+        for mine in taker.constraints:
+            for constraint in mine:
+                if isinstance(constraint, MatchAttribute):
+                    possible = self._agreeable(constraint, wants, taker)
+                else:
+                    possible = self._distinguishable(constraint, wants, taker)
+                if not possible:
+                    return False
+        return True
+
+    def _wants(
+        self, start: int, taker: Taker, partial: tuple[Alternative, int, int] | None
+    ) -> Iterator[Want]:
+        """What must still be served, without admin access, `All` and shared devices: they count otherwise."""
+        if partial is not None:
+            alternative, rank, count = partial
+            if not (alternative.admin or alternative.everything):
+                open_ = self._open(alternative, taker) >> rank << rank
+                if not open_ & self._sharing:
+                    yield Want((alternative,), count, open_)
         for request in self._requests[start:]:
             if any(a.admin or a.everything for a in request.alternatives):
                 continue
             open_ = 0
             for alternative in request.alternatives:
                 open_ |= self._open(alternative, taker)
-            if open_ & self._sharing:
-                continue  # a shared device serves many
-            fewest = min(alternative.count for alternative in request.alternatives)
-            wants.append(Want(request, fewest, open_))
-        if not can_be_served([(want.mask, want.fewest) for want in wants]):
-            return False
-        for mine in taker.constraints:
-            for constraint in mine:
-                if isinstance(constraint, MatchAttribute) and not self._agreeable(constraint, wants, taker):
-                    return False
-        return True
+            if not open_ & self._sharing:
+                fewest = min(alternative.count for alternative in request.alternatives)
+                yield Want(request.alternatives, fewest, open_)
+
+    def _counters_suffice(self, wants: Sequence[Want], taker: Taker) -> bool:
+        """Whether the counters have room for so many devices, if each took the least: each request by itself,
+        and all together."""
+        if not self._counting:
+            return True
+        together = 0
+        for want in wants:
+            together |= want.mask
+            if self._room(want.mask, taker) < want.fewest:
+                return False
+        return len(wants) < 2 or self._room(together, taker) >= sum(want.fewest for want in wants)
+
+    def _room(self, mask: int, taker: Taker) -> int:
+        """An upper bound of how many of these devices fit together."""
+        room = (mask & ~self._counting).bit_count()
+        least: dict[tuple[Hashable, str], dict[str, int]] = {}
+        number: dict[tuple[Hashable, str], int] = {}
+        rests: dict[tuple[Hashable, str], Mapping[tuple[str, str], int]] = {}
+        for position in self._positions(mask & self._counting):
+            consumed = taker.view.device(position).consumes[0]
+            key = (taker.ledger.account_key(taker.view.places[position]), consumed.counter_set)
+            number[key] = number.get(key, 0) + 1
+            if key not in rests:
+                rests[key] = taker.ledger.rest(position)
+            known = least.get(key)
+            amounts = dict(consumed.counters)
+            if known is None:
+                least[key] = amounts
+            else:  # only counters that all of them use
+                least[key] = {c: min(n, amounts[c]) for c, n in known.items() if c in amounts}
+        for (account, counter_set), amounts in least.items():
+            fits = number[account, counter_set]
+            for counter, amount in amounts.items():
+                rest = rests[account, counter_set].get((counter_set, counter))
+                if rest is not None and amount > 0:
+                    fits = min(fits, max(rest, 0) // amount)
+            room += fits
+        return room
+
+    def _distinguishable(self, constraint: Constraint, wants: Sequence[Want], taker: Taker) -> bool:
+        """Whether all constrained requests can have different values; lists count by their elements."""
+        numbers: dict[object, int] = {}
+        values = []
+        for want in wants:
+            if not _bound(want, constraint):
+                continue
+            mask = 0
+            for position in self._positions(want.mask):
+                found = taker.view.device(position).attribute(constraint.attribute)
+                if found is not None:
+                    for element in found.values:
+                        mask |= 1 << numbers.setdefault((found.kind, element), len(numbers))
+            values.append((mask, want.fewest))
+        return can_be_served(values)
 
     def _agreeable(self, constraint: MatchAttribute, wants: Sequence[Want], taker: Taker) -> bool:
         """Whether some value of the attribute is left that all constrained requests can agree on."""
-        bound = [
-            all(a.claim == constraint.claim and constraint.applies(a) for a in want.request.alternatives)
-            for want in wants
-        ]
+        bound = [_bound(want, constraint) for want in wants]
         if not any(bound):
             return True
         candidates = 0
@@ -236,3 +318,8 @@ class Pruning:
             if can_be_served(narrowed):
                 return True
         return False
+
+
+def _bound(want: Want, constraint: Constraint) -> bool:
+    """True if the constraint is about all devices that could be given."""
+    return all(a.claim == constraint.claim and constraint.applies(a) for a in want.alternatives)

@@ -16,6 +16,8 @@ from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
 
+_LONG_STEPS = 1_000
+"""After so many it pays to count again after every device."""
 _STEPS_PER_SOLUTION = 8
 """What judging a solution costs, in devices looked at."""
 
@@ -96,6 +98,7 @@ class Search:
         self._order = order
         self._ranks = {position: rank for rank, position in enumerate(order)}
         self._permutes = features.permutes
+        self._too_many_is_fatal = features.has(Fault.TOO_MANY_IS_FATAL)
         self._loses_subrequest = features.has(Fault.ALL_LOSES_SUBREQUEST)
         self._budget = budget
         self._stack: list[_Frame] = []
@@ -119,7 +122,7 @@ class Search:
                 step = self._enter(step.request, aim)
             elif self._stack:
                 step = self._retry(self._stack[-1], step)
-            elif step is _Failure.TOO_MANY and self._too_many_in == 0:
+            elif step is _Failure.TOO_MANY and self._too_many_in == 0 and self._too_many_is_fatal:
                 raise FatalError("allocation max size exceeded")
             else:
                 return False
@@ -178,12 +181,24 @@ class Search:
                 frame.tried.add(kind)
             if taker.take(item, position, frame.slot) is None:
                 self.steps += 2
+                if not self._promising(frame, item, position):
+                    taker.put_back()
+                    continue
                 frame.holds = True
                 start = 0 if self._permutes else self._ranks[position] + 1
                 same = 0 if item.everything and self._loses_subrequest else frame.alternative
                 return _Fill(frame.request, same, frame.slot + 1, start)
         self._stack.pop()
         return _Failure.NO_FIT
+
+    def _promising(self, frame: _Frame, item: Alternative, position: int) -> bool:
+        """Whether what is left can be served by counting; asked only in a search that has become long."""
+        if self._pruning is None or self.steps < _LONG_STEPS:
+            return True
+        self.steps += 2
+        start = 0 if self._permutes else self._ranks[position] + 1
+        left = item.count - frame.slot - 1
+        return self._pruning.can_be_served(frame.request + 1, self._taker, (item, start, left))
 
     def _retry(self, frame: _Frame, failure: _Failure) -> _Step:
         """The newest choice has failed: the next one."""
