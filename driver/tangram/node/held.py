@@ -88,6 +88,9 @@ class HeldClaim(_Struct, frozen=True, kw_only=True, omit_defaults=False):
         return frozenset(device.uuid for device in self.devices)
 
 
+_FIELDS = frozenset(HeldClaim.__struct_encode_fields__)
+
+
 class _Versioned(msgspec.Struct, frozen=True, kw_only=True):
     version: int
 
@@ -259,10 +262,9 @@ class HeldStore:
             return {}
         if current is None:
             return {}
-        known = {struct_field.encode_name for struct_field in msgspec.structs.fields(HeldClaim)}
         try:
             envelope = msgspec.json.decode(self._path(uid).read_bytes(), type=_Envelope)
             payload = msgspec.json.decode(envelope.payload, type=dict[str, msgspec.Raw])
         except (OSError, msgspec.MsgspecError):
             return {}
-        return {name: value for name, value in payload.items() if name not in known}
+        return {name: value for name, value in payload.items() if name not in _FIELDS}

@@ -225,7 +225,8 @@ class Preparer:
 
     async def _current(self, uid: str) -> HeldClaim | None:
         """The claim's held state; a damaged file is set aside and counts as none."""
-        held = await asyncio.to_thread(self._store.read, uid)
+        # Without a thread: a small file, of a directory whose lock files are opened here as well.
+        held = self._store.read(uid)
         if not isinstance(held, Damage):
             return held
         if held.newer:
