@@ -120,6 +120,82 @@ def wait_rolled_out(cluster: Cluster) -> None:
     cluster.wait_components()
 
 
+@pytest.fixture
+def impatient(deployed: Cluster, tmp_path: Path) -> Iterator[None]:
+    """A controller that leaves devices to a pod that cannot be bound for two seconds only."""
+    values = tmp_path / "values.yaml"
+    values.write_text(yaml.safe_dump({"controller": {"config": {"unboundTimeoutS": 2}}}))
+    for arguments in ((values,), ()):
+        apply_chart(deployed, *arguments)
+        deployed.kubectl("rollout", "status", "deployment/tangram-controller", "-n", SYSTEM, "--timeout=120s")
+        deployed.wait_components()
+        if arguments:
+            yield
+
+
+def volume(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A volume and the claim for it."""
+    size = {"storage": "1Mi"}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
+    return (
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": name},
+            "spec": {**common, "capacity": size, "hostPath": {"path": "/tmp"}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name},
+            "spec": {**common, "resources": {"requests": size}, "volumeName": name},
+        },
+    )
+
+
+@pytest.mark.usefixtures("impatient")
+def test_a_pod_without_its_volume_leaves_its_gpus_to_others(cluster: Cluster) -> None:
+    name = "tangram-test-data"
+    own = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "own"},
+        "spec": template("own", count=8)["spec"]["spec"],
+    }
+    blocked = pod("blocked", nodeSelector=ON_NODE_1)
+    blocked["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": "own"}]
+    blocked["spec"]["containers"][0]["resources"]["claims"] = [{"name": "gpu"}]
+    blocked["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": name}}]
+
+    def holder() -> list[str]:
+        status = cluster.get("resourceclaim", "own").get("status", {})
+        return [r["device"] for r in status.get("allocation", {}).get("devices", {}).get("results", [])]
+
+    # The claim is there before the pod: the controller decides before kube-scheduler misses the volume.
+    cluster.apply(template("eight", count=8), own, blocked)
+    cluster.wait("the blocked pod to hold all GPUs of its node", lambda: len(holder()) == 8)
+    cluster.apply(pod("other", "eight", nodeSelector=ON_NODE_1))
+    cluster.wait_phase("other", "Running", timeout_s=60)
+    assert not holder()
+    told = [event["message"] for event in cluster.events("blocked") if event["reason"] == "Deallocated"]
+    assert f'persistentvolumeclaim "{name}" not found' in told[0]
+    assert cluster.get("pod", "blocked")["status"]["phase"] == "Pending"
+    try:
+        cluster.apply(*volume(name))
+        cluster.wait(
+            "kube-scheduler to miss nothing but the devices",
+            lambda: "cannot allocate all claims" in json.dumps(cluster.get("pod", "blocked")["status"]),
+        )
+        assert not holder()
+        cluster.kubectl("delete", "pod", "other", "-n", cluster.namespace)
+        cluster.wait_phase("blocked", "Running", timeout_s=60)
+        assert len(holder()) == 8
+        cluster.kubectl("delete", "pod", "blocked", "-n", cluster.namespace)
+    finally:
+        cluster.kubectl("delete", "pvc", name, "-n", cluster.namespace, "--wait=false", "--ignore-not-found")
+        cluster.kubectl("delete", "pv", name, "--wait=false", "--ignore-not-found")
+
+
 @pytest.fixture(scope="module")
 def two_allocators(deployed: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """node-1 simulates the machine of a file, on node-2 kube-scheduler allocates."""
