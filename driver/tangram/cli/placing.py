@@ -12,6 +12,7 @@ from tangram.allocation.structured import (
     NodeFacts,
     Options,
     Outcome,
+    Policy,
     Refusal,
     decide,
     selects,
@@ -80,9 +81,10 @@ class Placer:
                 yield from _refused(group, where, [], error=outcome.error)
                 return
             outcomes.append(outcome)
-            if outcome.allocations is not None:
+            if outcome.allocations is not None and self._options.policy is Policy.FIRST_FIT:
                 break
-        best = next((outcome for outcome in outcomes if outcome.allocations is not None), None)
+        fitting = [outcome for outcome in outcomes if outcome.allocations is not None]
+        best = max(fitting, key=lambda outcome: outcome.score or (), default=None)  # the first of equals
         if best is None:
             by_node = {outcome.node: outcome.reasons.refusals for outcome in outcomes}
             yield from _refused(group, where, _reasons(outcomes, refused), refusals=by_node)
