@@ -31,10 +31,12 @@ class Bench(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A line of `hack/bench --help`. `in_all`: whether `hack/bench all` measures it anew."""
+    """A line of `hack/bench --help`. `in_all`: whether `hack/bench all` measures it anew. `cluster`: it has a
+    flag --base-port for the real cluster that it uses."""
 
     help: str
     in_all: bool = True
+    cluster: bool = False
 
 
 # In the order of the document.
@@ -42,6 +44,7 @@ BENCHES: Mapping[str, Entry] = {
     "prepare": Entry(help="NodePrepareResources and NodeUnprepareResources at the socket"),
     "start": Entry(help="the node plugin, from the start of its process to its first ResourceSlice"),
     "memory": Entry(help="node plugin and controller, and what their memory is made of"),
+    "e2e": Entry(help="a pod from its creation to its containers, on a real cluster", cluster=True),
     "conformance": Entry(help="the engine beside Kubernetes' own allocator (needs Go)", in_all=False),
 }
 

@@ -3,7 +3,7 @@
 import textwrap
 from collections.abc import Mapping
 
-from benchlib.results import Result
+from benchlib.results import Goal, Result
 
 
 def prose(text: str) -> str:
@@ -22,11 +22,14 @@ def table(result: Result, labels: Mapping[str, str]) -> str:
 
 def goal_list(result: Result) -> str:
     """Each goal with what came of it."""
-    return "\n".join(
-        f"- {goal.name}: **{amount(goal.value)} {goal.unit}**, {'stretch goal' if goal.stretch else 'goal'} "
-        f"{goal.limit:g} {goal.unit}: {'met' if goal.met else 'missed'}"
-        for goal in result.goals
-    )
+    return "\n".join(_goal(goal) for goal in result.goals)
+
+
+def _goal(goal: Goal) -> str:
+    unit = f" {goal.unit}" if goal.unit else ""
+    kind = "stretch goal" if goal.stretch else "goal"
+    outcome = "met" if goal.met else "missed"
+    return f"- {goal.name}: **{amount(goal.value)}{unit}**, {kind} {goal.limit:g}{unit}: {outcome}"
 
 
 def amount(value: float) -> str:
