@@ -8,10 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 ROOT = Path(__file__).resolve().parents[2]
-EXAMPLES = ROOT / "deploy" / "examples"
 SYSTEM = "tangram-system"
 DRIVER = "gpu.resource.admin"
 
@@ -187,7 +184,43 @@ def run(*command: str, stdin: str = "", environment: dict[str, str] | None = Non
     return done.stdout
 
 
-def example(number: str) -> tuple[Path, list[dict[str, Any]]]:
-    """A shipped example by its number: the file, and its objects."""
-    (path,) = EXAMPLES.glob(f"{number}-*.yaml")
-    return path, [item for item in yaml.safe_load_all(path.read_text()) if item]
+def template(name: str, *, count: int = 1, **more: Any) -> dict[str, Any]:
+    """A ResourceClaimTemplate of one request, `gpu`."""
+    exactly = {"deviceClassName": DRIVER, "count": count, **more}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}},
+    }
+
+
+def pod(name: str, template_name: str = "", *, cpu: str = "10m", **spec: Any) -> dict[str, Any]:
+    """A pod that prints its environment and device nodes, and stays."""
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": "busybox:1.36",
+        "imagePullPolicy": "IfNotPresent",
+        "command": ["sh", "-c", "env; ls -l /dev/nvidia*; trap exit TERM; sleep 3600 & wait"],
+        "resources": {"requests": {"cpu": cpu}},
+    }
+    claims = []
+    if template_name:
+        claims = [{"name": "gpu", "resourceClaimTemplateName": template_name}]
+        container["resources"]["claims"] = [{"name": "gpu"}]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "containers": [container],
+            "resourceClaims": claims,
+            "terminationGracePeriodSeconds": 1,
+            **spec,
+        },
+    }
+
+
+def containers(item: dict[str, Any]) -> str:
+    """The identities of a pod's containers, and how often they were restarted."""
+    return json.dumps([(s["containerID"], s["restartCount"]) for s in item["status"]["containerStatuses"]])

@@ -221,7 +221,6 @@ def test_every_document_is_linked() -> None:
 def test_every_example_is_indexed_and_tested() -> None:
     indexed = re.findall(r"\]\(\.\./(deploy/examples/\S+?)\)", TEXTS["docs/examples.md"])
     assert indexed == EXAMPLES
-    tests = "\n".join(text for name, text in TEXTS.items() if name.startswith("tests/cluster/"))
+    played = "\n".join(text for name, text in TEXTS.items() if name.startswith("tests/scenarios/"))
     for example in EXAMPLES:
-        number = Path(example).stem.partition("-")[0]
-        assert f'example("{number}")' in tests, example
+        assert f"applyFile: ../../{example}\n" in played, example

@@ -5,14 +5,14 @@ import json
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable
 from dataclasses import dataclass
 
 from tangram.base.errors import TangramError
 from tangram.playground.cluster import running_cluster
 from tangram.playground.picture import coloured
+from tangram.playground.plans import Plans
 from tangram.playground.play import Play, Teller
-from tangram.playground.scenario import Scenario
 
 _INTERRUPTED = 130
 
@@ -23,7 +23,7 @@ class Options:
     `started_s` when (monotonic)."""
 
     machines: tuple[str, ...]
-    scenarios: Sequence[Scenario]
+    plans: Plans
     keep: bool
     json: bool
     command: str
@@ -31,7 +31,10 @@ class Options:
 
 
 def run(options: Options) -> int:
-    """Exit code 0: played; 3: a pod failed; 130: interrupted. TangramError: a part of the cluster failed."""
+    """Exit code 0: played; 3: a pod or a scenario failed; 130: interrupted.
+
+    TangramError: a part of the cluster failed.
+    """
     return asyncio.run(_until_signal(_main(options)))
 
 
@@ -41,12 +44,19 @@ async def _main(options: Options) -> int:
     teller.say(f"Starting a cluster of simulated machines: {', '.join(options.machines)}")
     async with running_cluster(options.machines) as cluster:
         play = Play(cluster, teller, started_s=started_s)
-        teller.say(f"Ready after {time.monotonic() - started_s:.1f} s")
-        await play.run(options.scenarios)
+        ready_s = time.monotonic() - started_s
+        teller.say(f"Ready after {ready_s:.1f} s")
+        await play.run(options.plans, keep=options.keep)
         kubeconfig = str(cluster.kubeconfig)
         if options.json:
             report = play.report(kubeconfig=kubeconfig if options.keep else "")
             print(json.dumps(report, indent=2, ensure_ascii=False), flush=True)
+        if play.first_pod_s is not None:
+            teller.say(
+                "",
+                f"The first pod had its GPU after {play.first_pod_s:.1f} s: {ready_s:.1f} s to start"
+                f" the cluster, {play.first_pod_s - ready_s:.1f} s from there",
+            )
         teller.say(*(_kept(kubeconfig) if options.keep else _next(options.command)))
         if options.keep:
             await asyncio.Event().wait()
@@ -58,7 +68,7 @@ def _next(command: str) -> list[str]:
         "",
         "Next:",
         f"  {command} --keep                             leave it running, for kubectl in a second terminal",
-        f"  {command} --machines a100x8,h100x8,h100x8    machines with H100s; --help names others",
+        f"  {command} --machines h200x8,t4x4             other machines; --list-machines names them",
         f"  {command} --scenario my-pods.yaml            your own manifests",
     ]
 

@@ -3,9 +3,6 @@
 import asyncio
 import contextlib
 import os
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -16,9 +13,11 @@ import tangram
 from tangram import DRIVER_NAME
 from tangram.base.clock import Clock, SystemClock
 from tangram.base.errors import TangramError
+from tangram.hardware.machines import machine_file, read_machine
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.resources import DEVICE_CLASSES, NODES, RESOURCE_SLICES
 from tangram.playground import claimcontroller, scheduler, workloads
+from tangram.playground.guard import Group, Guard
 from tangram.playground.nodes import Node
 from tangram.playground.objects import Object
 from tangram.testing.apiserver import FakeApiServer
@@ -26,6 +25,7 @@ from tangram.testing.apiserver import FakeApiServer
 # Paths of sockets hold 107 bytes, of which the plugin's own part takes about 60.
 _LONGEST_TEMPORARY_DIRECTORY = 24
 _START_TIMEOUT_S = 120.0
+_STOP_TIMEOUT_S = 30.0
 _POLL_S = 0.1
 _LOG_TAIL_BYTES = 4000
 
@@ -33,18 +33,20 @@ _LOG_TAIL_BYTES = 4000
 class Cluster:
     """Made by `running_cluster`."""
 
-    def __init__(self, machines: Sequence[str], *, root: Path, server: FakeApiServer, clock: Clock) -> None:
-        self.root = root
+    def __init__(self, machines: Sequence[str], *, guard: Guard, server: FakeApiServer, clock: Clock) -> None:
+        self._root = root = guard.directory
         self.server = server
         self.kubeconfig = root / "kubeconfig"
-        self.controller_log = root / "controller.log"
+        self.controller_log = self._process_log("controller")
         self.nodes = {f"node-{number}": machine for number, machine in enumerate(machines, start=1)}
-        self._clock = clock
+        self.clock = clock
+        self._guard = guard
         self._observers: list[Callable[[], None]] = []
-        self._kubelets = [
-            Node(name, server=server, directory=root / name, clock=clock) for name in self.nodes
-        ]
-        self._daemons: dict[str, tuple[subprocess.Popen[bytes], Path]] = {}
+        self.kubelets = {
+            name: Node(name, server=server, directory=root / name, clock=clock, guard=guard)
+            for name in self.nodes
+        }
+        self._daemons: dict[str, Group] = {}
 
     def on_change(self, observer: Callable[[], None]) -> None:
         """`observer` is called after changes, before the stand-ins act on them."""
@@ -55,12 +57,18 @@ class Cluster:
         self.server.kubeconfig(self.kubeconfig)
         self.server.serve_logs(self._log)
         self.server.create(DEVICE_CLASSES, gpu_class())
-        for name in self.nodes:
+        for name, machine in self.nodes.items():
             self.server.create(NODES, _node(name))
+            # A user's own file is read again where it is: editing it plugs and unplugs GPUs.
+            if (file := machine_file(machine)) is not None:
+                self._machine_file(name).symlink_to(file)
+            else:
+                self.simulate(name, read_machine(machine).decode())
         try:
-            self._start_daemons()
+            for name in self.processes:
+                self._start(name)
             async with asyncio.TaskGroup() as tasks:
-                for kubelet in self._kubelets:
+                for kubelet in self.kubelets.values():
                     tasks.create_task(kubelet.run())
                 tasks.create_task(self._stand_ins())
                 tasks.create_task(self._watch_daemons())
@@ -74,9 +82,9 @@ class Cluster:
         async for _ in self.server.changes():
             for observer in self._observers:
                 observer()
-            workloads.step(self.server, self._clock)
-            claimcontroller.step(self.server, self._clock)
-            scheduler.step(self.server, self._clock)
+            workloads.step(self.server, self.clock)
+            claimcontroller.step(self.server, self.clock)
+            scheduler.step(self.server, self.clock)
 
     async def _published(self) -> None:
         """Every node has all its slices."""
@@ -92,38 +100,66 @@ class Cluster:
 
         await self.server.until(complete, timeout_s=_START_TIMEOUT_S)
 
+    # --- machines -------------------------------------------------------------------------------------------
+
+    def simulate(self, node: str, description: str) -> None:
+        """The node's GPUs are those of this description at the plugin's next look."""
+        new = self._machine_file(node).with_suffix(".new")
+        new.write_text(description, encoding="utf-8")
+        new.replace(self._machine_file(node))
+
+    def _machine_file(self, node: str) -> Path:
+        return self._root / f"{node}-machine.yaml"
+
     # --- Tangram's own processes ----------------------------------------------------------------------------
 
-    def _start_daemons(self) -> None:
-        self._start("controller", "controller", "run")
-        for name, machine in self.nodes.items():
-            directory = self.root / name
-            self._start(
-                name, "node", "run", "--node-name", name, "--simulate", machine,
-                "--kubelet-dir", str(directory), "--cdi-root", str(directory / "cdi"),
-            )  # fmt: skip
+    @property
+    def processes(self) -> tuple[str, ...]:
+        """`controller`, and the name of each node for its plugin."""
+        return ("controller", *self.nodes)
 
-    def _start(self, name: str, *words: str) -> None:
-        log = self.root / f"{name}.log"
-        source = str(Path(tangram.__file__).parents[1])
+    async def restart(self, name: str, *, kill: bool) -> None:
+        """Ends one of our processes, by SIGKILL or in order, and starts it again."""
+        group = self._daemons.pop(name)  # from here on nobody is alarmed by its end
+        try:
+            if not kill:
+                group.terminate()
+                async with asyncio.timeout(_STOP_TIMEOUT_S):
+                    while group.exit_code() is None:  # noqa: ASYNC110
+                        await asyncio.sleep(_POLL_S)  # processes send no event
+        except TimeoutError:
+            raise TangramError(f"the process of {name} did not stop within {_STOP_TIMEOUT_S:.0f} s") from None
+        finally:
+            group.kill()
+        self._start(name)
+
+    def _start(self, name: str) -> None:
+        words = ["controller", "run"]
+        if name in self.nodes:
+            directory = self._root / name
+            words = [
+                "node", "run", "--node-name", name, "--simulate", str(self._machine_file(name)),
+                "--rescan-interval-s", "1",
+                "--kubelet-dir", str(directory), "--cdi-root", str(directory / "cdi"),
+            ]  # fmt: skip
+        words += ["--kubeconfig", str(self.kubeconfig), "--metrics-address", ""]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("TANGRAM_")}
-        with log.open("wb") as file:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tangram", *words,
-                 "--kubeconfig", str(self.kubeconfig), "--metrics-address", ""],
-                env={**kept, "PYTHONPATH": source},
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                start_new_session=True,  # Ctrl-C in the terminal is for the playground to handle
-            )  # fmt: skip
-        self._daemons[name] = (process, log)
+        with self._process_log(name).open("ab") as log:
+            self._daemons[name] = self._guard.start(
+                [sys.executable, "-m", "tangram", *words],
+                environment={**kept, "PYTHONPATH": str(Path(tangram.__file__).parents[1])},
+                output=log,
+                directory=self._root,
+            )
+
+    def _process_log(self, name: str) -> Path:
+        return self._root / f"{name}.log"
 
     async def _watch_daemons(self) -> None:
         while True:
-            for name, (process, log) in self._daemons.items():
-                if (code := process.poll()) is not None:
-                    tail = log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
+            for name, group in self._daemons.items():
+                if (code := group.exit_code()) is not None:
+                    tail = self._process_log(name).read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
                     raise TangramError(
                         f"the process of {name} ended with exit code {code}; its log ends with\n{tail}"
                     )
@@ -131,14 +167,11 @@ class Cluster:
 
     def _end_daemons(self) -> None:
         """Hard: what they hold on disk goes with the playground."""
-        for process, _ in self._daemons.values():
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-        for process, _ in self._daemons.values():
-            process.wait()
+        for group in self._daemons.values():
+            group.kill()
 
     async def _log(self, key: ObjectKey, query: Mapping[str, str]) -> AsyncIterator[bytes]:
-        for kubelet in self._kubelets:
+        for kubelet in self.kubelets.values():
             if kubelet.has(key):
                 async for chunk in kubelet.log(key, query):
                     yield chunk
@@ -151,10 +184,9 @@ async def running_cluster(machines: Sequence[str]) -> AsyncIterator[Cluster]:
     `machines` as of `parse_machines`. TangramError if a part of it fails, also while the body runs.
     """
     clock = SystemClock()
-    root = Path(tempfile.mkdtemp(prefix="tangram-", dir=_temporary_directory()))
-    try:
+    with Guard(Path(_temporary_directory())) as guard:
         async with FakeApiServer(clock=clock) as server:
-            cluster = Cluster(machines, root=root, server=server, clock=clock)
+            cluster = Cluster(machines, guard=guard, server=server, clock=clock)
             started = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:
                 running = tasks.create_task(cluster.run(started))
@@ -163,8 +195,6 @@ async def running_cluster(machines: Sequence[str]) -> AsyncIterator[Cluster]:
                     yield cluster
                 finally:
                     running.cancel()
-    finally:
-        shutil.rmtree(root, ignore_errors=True)
 
 
 def gpu_class() -> Object:

@@ -1,16 +1,15 @@
 """Which simulated machines a playground has."""
 
-from collections.abc import Sequence
+from itertools import combinations
 
 from tangram.base.errors import UsageError
 from tangram.hardware.machines import load_machine, machine_file, shipped_machines
+from tangram.hardware.machines.description import SWITCH
 
-ALIASES = {
-    "a100x8": "a100-sxm4-80gb-x8",
-    "h100x8": "h100-sxm5-80gb-x8",
-    "dgx1v": "dgx-1v",
-    "t4x4": "t4-x4",
-}
+SHORT_NAMES = (
+    "Words in the middle of a name, and dashes, may be left out; where that fits several, the last is meant.",
+    "A path, such as ./my-node.yaml, is a machine description of your own.",
+)
 _MAXIMUM = 16
 
 
@@ -29,16 +28,52 @@ def parse_machines(text: str) -> tuple[str, ...]:
 
 def names() -> str:
     """What may be named, for help and errors."""
-    short: Sequence[str] = [f"{alias} ({name})" for alias, name in ALIASES.items()]
-    return ", ".join([*short, *(name for name in shipped_machines() if name not in ALIASES.values())])
+    return ", ".join(shortest_name(name) for name in shipped_machines())
+
+
+def shortest_name(name: str) -> str:
+    """The shortest name that means this shipped machine."""
+    return next(form for form in _forms(name) if _shipped(form) == name)
+
+
+def listing() -> list[str]:
+    """A line for each shipped machine: short name, name, and its GPUs."""
+    lines = [f"{'NAME':<13} {'IN FULL':<19} GPUS"]
+    for name in shipped_machines():
+        description = load_machine(name)
+        product = description.model(description.gpus[0].model)
+        memory = f", {product.memory_mib / 1024:.0f} GiB" if product.memory_mib else ""
+        ends = {end for gpu in description.gpus for end in gpu.nvlinks}
+        links = ", NVSwitch" if SWITCH in ends else ", NVLink" if ends else ""
+        count = len(description.gpus)
+        lines.append(f"{shortest_name(name):<13} {name:<19} {count} × {product.product_name}{memory}{links}")
+    return [*lines, "", *SHORT_NAMES]
 
 
 def _machine(word: str) -> str:
-    name = ALIASES.get(word, word)
-    file = machine_file(name)
-    if file is None and name not in shipped_machines():
+    file = machine_file(word)
+    name = word if file is not None else _shipped(word)
+    if not name:
         raise UsageError(
             f"--machines: there is no machine {word}", next_step=f"name some of {names()}, or a file"
         )
     load_machine(name)
     return str(file.absolute()) if file is not None else name
+
+
+def _shipped(word: str) -> str:
+    """The shipped machine that a full or shortened name means; empty if there is none."""
+
+    def plain(text: str) -> str:
+        return text.lower().replace("-", "")
+
+    fitting = [name for name in shipped_machines() if plain(word) in map(plain, _forms(name))]
+    return fitting[-1] if fitting else ""
+
+
+def _forms(name: str) -> list[str]:
+    """Its names with none, some or all of the words in its middle; the shortest first."""
+    first, *rest = name.split("-")
+    middle, last = rest[:-1], rest[-1:]
+    chosen = [words for count in range(len(middle) + 1) for words in combinations(middle, count)]
+    return ["-".join([first, *words, *last]) if words else "".join([first, *last]) for words in chosen]

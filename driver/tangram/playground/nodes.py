@@ -13,31 +13,38 @@ from tangram import DRIVER_NAME
 from tangram.base.clock import Clock, rfc3339
 from tangram.base.errors import InvalidObjectError, NotFoundError, TangramError
 from tangram.kube.decoding import ObjectKey
-from tangram.kube.resources import PODS, RESOURCE_CLAIMS
+from tangram.kube.resources import PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.kubeletplugin.driver import ClaimReference
 from tangram.playground.containers import Container, cdi_edits
 from tangram.playground.events import warn
+from tangram.playground.guard import Guard
+from tangram.playground.limits import ignored
 from tangram.playground.objects import Object, claim_names, finished, leaving, place, results, uid
+from tangram.playground.podlife import PodLife
 from tangram.testing.apiserver import FakeApiServer
 from tangram.testing.kubelet import FakeKubelet, PreparedClaim
 
 _POLL_S = 0.05
 _RETRY_S = 1.0
+_TRUE = frozenset({"true", "1"})
 
 
 class Node:
     """One node. `directory` holds what a real one has in /var/lib/kubelet and /var/run/cdi."""
 
-    def __init__(self, name: str, *, server: FakeApiServer, directory: Path, clock: Clock) -> None:
+    def __init__(
+        self, name: str, *, server: FakeApiServer, directory: Path, clock: Clock, guard: Guard
+    ) -> None:
         self.name = name
         self.directory = directory
         self.cdi_root = directory / "cdi"
         self._server = server
         self._clock = clock
+        self._guard = guard
         self._kubelet = FakeKubelet(directory)
         self._pods: dict[str, asyncio.Event] = {}
         self._users: dict[str, set[str]] = {}
-        self._containers: dict[str, list[Container]] = {}
+        self._lives: dict[str, PodLife] = {}
         self._keys: dict[ObjectKey, str] = {}
 
     async def run(self) -> None:
@@ -49,29 +56,40 @@ class Node:
                 async for _ in self._server.changes():
                     self._look(tasks)
         finally:
-            for container in [each for group in self._containers.values() for each in group]:
-                container.kill()
+            for life in self._lives.values():
+                life.kill()
+
+    async def restart(self) -> None:
+        """As a kubelet that starts again: without its connections and its node's slices."""
+        await self._kubelet.stop()
+        for item in self._server.objects(RESOURCE_SLICES):
+            if item["spec"].get("nodeName") == self.name:
+                self._server.delete(RESOURCE_SLICES, name=item["metadata"]["name"])
+        self._kubelet.start()
 
     async def log(self, key: ObjectKey, query: Mapping[str, str]) -> AsyncIterator[bytes]:
         """What a container of a pod here has written; with `follow` until it ends."""
-        containers = self._containers.get(self._keys.get(key, ""), [])
         wanted = query.get("container")
-        container = next((each for each in containers if wanted in {None, "", each.name}), None)
+        previous = query.get("previous") in _TRUE
+        container = next((each for each in self._containers(key) if wanted in {None, "", each.name}), None)
         position = 0
         while container is not None:
-            ended = container.exit_code() is not None or container not in self._containers.get(
-                self._keys.get(key, ""), []
-            )
-            data, position = container.output(start=position)
+            ended = container.exit_code() is not None or container not in self._containers(key)
+            data, position = container.output(start=position, previous=previous)
             if data:
                 yield data
-            if ended or query.get("follow") not in {"true", "1"}:
+            if ended or previous or query.get("follow") not in _TRUE:
                 return
             await asyncio.sleep(_POLL_S)
 
+    def _containers(self, key: ObjectKey) -> list[Container]:
+        """Of a pod."""
+        life = self._lives.get(self._keys.get(key, ""))
+        return [] if life is None else life.containers()
+
     def has(self, key: ObjectKey) -> bool:
-        """Whether the pod is or was run here."""
-        return key in self._keys
+        """Whether the pod is run here."""
+        return self._keys.get(key, "") in self._lives
 
     def _look(self, tasks: asyncio.TaskGroup) -> None:
         present = set()
@@ -96,19 +114,19 @@ class Node:
         try:
             prepared, answers = await self._prepare_until_done(pod, stopping)
             if not stopping.is_set():
-                self._start(pod, folder, answers)
-                await self._watch(pod, stopping)
+                await self._run(pod, folder, answers, stopping)
         except InvalidObjectError as error:
             self._event(pod, "Failed", str(error))
-            self._status(pod, phase="Failed", reason="NotInPlayground", message=str(error))
-        await self._stop(pod, grace_s=pod["spec"].get("terminationGracePeriodSeconds", 30))
+            self._status(pod, "Failed", {"reason": "NotInPlayground", "message": str(error)})
+        if life := self._lives.get(uid(pod)):
+            await life.stop(grace_s=pod["spec"].get("terminationGracePeriodSeconds", 30))
         await self._unprepare(pod, prepared)
         await stopping.wait()
         with contextlib.suppress(NotFoundError):
             current = self._server.get(PODS, **place(pod))
             if uid(current) == uid(pod):
                 self._server.delete(PODS, **place(pod), grace_s=0)
-        self._containers.pop(uid(pod), None)
+        self._lives.pop(uid(pod), None)
         shutil.rmtree(folder, ignore_errors=True)
 
     # --- claims -------------------------------------------------------------------------------------------
@@ -167,18 +185,48 @@ class Node:
 
     # --- containers ---------------------------------------------------------------------------------------
 
-    def _start(self, pod: Object, folder: Path, answers: Mapping[str, PreparedClaim]) -> None:
-        name = f"pod {pod['metadata']['namespace']}/{pod['metadata']['name']}"
-        if pod["spec"].get("initContainers"):
-            raise InvalidObjectError(
-                "not known to the playground", object_name=name, field="spec.initContainers"
-            )
+    async def _run(
+        self, pod: Object, folder: Path, answers: Mapping[str, PreparedClaim], stopping: asyncio.Event
+    ) -> None:
+        """Until all containers have ended for good, or the pod is to be deleted."""
+        if names := ignored(pod["spec"]):
+            self._event(pod, "NotInPlayground", f"the playground does without {', '.join(names)}")
+        life = self._lives[uid(pod)] = PodLife(
+            pod,
+            init=self._made(pod, "initContainers", folder, answers),
+            main=self._made(pod, "containers", folder, answers),
+            guard=self._guard,
+            clock=self._clock,
+            report=lambda phase, fields: self._status(pod, phase, fields),
+        )
+        running = asyncio.create_task(life.run())
+        stopped = asyncio.create_task(stopping.wait())
+        try:
+            await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
+        finally:
+            for task in (running, stopped):
+                task.cancel()
+            await asyncio.wait({running, stopped})
+
+    def _made(
+        self, pod: Object, kind: str, folder: Path, answers: Mapping[str, PreparedClaim]
+    ) -> list[Container]:
+        namespace = pod["metadata"]["namespace"]
         uids = {
-            entry: uid(self._server.get(RESOURCE_CLAIMS, name=claim, namespace=pod["metadata"]["namespace"]))
+            entry: uid(self._server.get(RESOURCE_CLAIMS, name=claim, namespace=namespace))
             for entry, claim in claim_names(pod)
         }
-        running = self._containers.setdefault(uid(pod), [])
-        for spec in pod["spec"].get("containers") or ():
+        made = []
+        for spec in pod["spec"].get(kind) or ():
+            path = f"spec.{kind}[{spec['name']}]"
+            if spec.get("restartPolicy"):
+                raise InvalidObjectError(
+                    "the playground does not know sidecars",
+                    object_name=f"pod {namespace}/{pod['metadata']['name']}",
+                    field=f"{path}.restartPolicy",
+                )
             ids = [
                 device_id
                 for wanted in (spec.get("resources") or {}).get("claims") or ()
@@ -187,67 +235,25 @@ class Node:
                 for device_id in device.cdi_device_ids
             ]
             edits = cdi_edits(self.cdi_root, ids)
-            directory = folder / spec["name"]
-            running.append(Container(spec, directory=directory, object_name=name, edits=edits))
-        self._report(pod, "Running")
-
-    async def _watch(self, pod: Object, stopping: asyncio.Event) -> None:
-        """Until all containers have ended, which is written, or the pod is to be deleted."""
-        containers = self._containers[uid(pod)]
-        while any(container.exit_code() is None for container in containers):
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stopping.wait(), _POLL_S)
-            if stopping.is_set():
-                return
-        failed = any(container.exit_code() for container in containers)
-        self._report(pod, "Failed" if failed else "Succeeded")
-
-    async def _stop(self, pod: Object, *, grace_s: float) -> None:
-        containers = self._containers.get(uid(pod), [])
-        for container in containers:
-            container.terminate()
-        try:
-            async with asyncio.timeout(grace_s):
-                while any(container.exit_code() is None for container in containers):  # noqa: ASYNC110
-                    await asyncio.sleep(_POLL_S)  # processes send no event
-        except TimeoutError:
-            pass
-        for container in containers:
-            container.kill()
+            made.append(Container(spec, path=path, pod=pod, directory=folder / spec["name"], edits=edits))
+        return made
 
     # --- what it tells the API server ---------------------------------------------------------------------
 
-    def _report(self, pod: Object, phase: str) -> None:
-        now = rfc3339(self._clock.now())
-        statuses = []
-        for container in self._containers[uid(pod)]:
-            code = container.exit_code() if phase != "Running" else None
-            ended = {"exitCode": code, "reason": "Error" if code else "Completed", "finishedAt": now}
-            statuses.append(
-                {
-                    "name": container.name,
-                    "image": container.image,
-                    "imageID": "",
-                    "restartCount": 0,
-                    "ready": code is None,
-                    "started": code is None,
-                    "state": {"running": {"startedAt": now}} if code is None else {"terminated": ended},
-                }
-            )
-        self._status(pod, phase=phase, containerStatuses=statuses)
-
-    def _status(self, pod: Object, *, phase: str, **fields: Any) -> None:
+    def _status(self, pod: Object, phase: str, fields: Mapping[str, Any]) -> None:
         with contextlib.suppress(NotFoundError):
             current = self._server.get(PODS, **place(pod))
             if uid(current) != uid(pod) or finished(current):
                 return
             now = rfc3339(self._clock.now())
-            ready = "True" if phase == "Running" else "False"
+            statuses = fields.get("containerStatuses") or ()
+            truth = {True: "True", False: "False"}
+            ready = truth[bool(statuses) and all(each["ready"] for each in statuses)]
             conditions = [
                 {"type": kind, "status": status, "lastTransitionTime": now}
                 for kind, status in (
                     ("PodScheduled", "True"),
-                    ("Initialized", "True"),
+                    ("Initialized", truth[phase != "Pending"]),
                     ("ContainersReady", ready),
                     ("Ready", ready),
                 )

@@ -1,6 +1,7 @@
 """What happened to every pod, kept while it happens: a claim forgets its devices when its pod has ended."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,6 +45,10 @@ class PodSeen:
     claims: dict[str, str] = field(default_factory=dict)
     """uid → `namespace/name`"""
     why: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """what of it is not done here"""
+    ends: list[str] = field(default_factory=list)
+    """how its containers ended, where that is more than their success"""
     waits: str = ""
     gone: bool = False
 
@@ -88,6 +93,7 @@ class Recorder:
                 for result in results(claim)
             ]
             seen.devices = devices or seen.devices
+            seen.ends = list(_ends(pod)) or seen.ends
         for gone in self.pods.keys() - present:
             self.pods[gone].gone = True
         for event in self._server.objects(EVENTS):
@@ -102,8 +108,14 @@ class Recorder:
         for pod in self.pods.values():
             if reason == "Allocated" and about in pod.claims and note not in pod.why:
                 pod.why.append(note)
+            if about == pod.uid and reason == "NotInPlayground" and note not in pod.notes:
+                pod.notes.append(note)
             if about == pod.uid and reason in _TROUBLES:
                 pod.waits = note
+
+    def one_runs_with_devices(self) -> bool:
+        """Whether a pod with a GPU has begun to run."""
+        return any(pod.phase in SETTLED and pod.devices for pod in self.pods.values())
 
     def gpus(self) -> list[GpuSeen]:
         """All GPUs, by node and index."""
@@ -146,3 +158,12 @@ class Recorder:
             if isinstance(entry, dict) and entry.get("event") == "claim_allocated":
                 found[str(entry["claim"])] = {key: entry.get(key) for key in ("node", "terms", "runner_up")}
         return found
+
+
+def _ends(pod: Object) -> Iterator[str]:
+    status = pod.get("status") or {}
+    for each in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        ended = (each.get("state") or {}).get("terminated") or (each.get("lastState") or {}).get("terminated")
+        if ended and (ended["exitCode"] or each["restartCount"]):
+            again = f", restarted {each['restartCount']} times" if each["restartCount"] else ""
+            yield f"container {each['name']} ended with exit code {ended['exitCode']}{again}"

@@ -112,7 +112,7 @@ def test_parameters_are_accepted() -> None:
                 demands.append(lower(parameters, class_name=DRIVER_NAME, object_name=file.name))
     (demand,) = demands
     assert demand.memory_gb == 80
-    assert demand.linked_set_size == 8
+    assert demand.linked_set_size == 4
     assert demand.sharing == "exclusive"
 
 

@@ -1,18 +1,24 @@
-"""Scenario files: good ones are read, bad ones refused by file and document."""
+"""Files of manifests: good ones are read, bad ones refused by file and document."""
 
 from pathlib import Path
 
 import pytest
 
 from tangram.base.errors import InvalidObjectError
-from tangram.playground.scenario import load_all, shipped_examples
+from tangram.playground.manifests import Manifests, shipped_examples
+from tangram.playground.plans import load_plans
 
 POD = "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n"
 JOB = "apiVersion: batch/v1\nkind: Job\nmetadata: {name: j}\n"
 
 
+def manifests(*files: Path) -> list[Manifests]:
+    plans = load_plans(files)
+    return [plan for plan in plans if isinstance(plan, Manifests)]
+
+
 def test_the_shipped_examples_are_good() -> None:
-    scenarios = load_all(shipped_examples())
+    scenarios = manifests(*shipped_examples())
     assert [scenario.name[:2] for scenario in scenarios] == [f"0{number}" for number in range(1, 10)]
     assert [scenario.pods for scenario in scenarios] == [1, 1, 1, 2, 1, 2, 2, 1, 1]
     assert scenarios[2].about == "Four GPUs of which each is linked to each other by NVLink"
@@ -21,7 +27,7 @@ def test_the_shipped_examples_are_good() -> None:
 def test_nulls_are_as_absent(tmp_path: Path) -> None:
     file = tmp_path / "nulls.yaml"
     file.write_text(f"{POD}spec: null\n---\n---\n{JOB}spec: {{completions: null, template: {{spec: {{}}}}}}")
-    (scenario,) = load_all([file])
+    (scenario,) = manifests(file)
     assert scenario.pods == 2
 
 
@@ -31,6 +37,7 @@ def test_nulls_are_as_absent(tmp_path: Path) -> None:
         ("", "has no object"),
         ("a: [", "document 1: is not YAML"),
         ("a: \x00", "is not YAML"),
+        ("a: 1\nb: 2\na: 3", "document 1: is not YAML: the key 'a' stands twice"),
         (f"{POD}---\n- 1", "document 2: is not an object"),
         (f"{POD}---\nkind: Pod", "document 2: metadata: is not an object"),
         (f"{POD}spec: []", "document 1: spec: is not an object"),
@@ -53,7 +60,7 @@ def test_a_bad_document_is_named(tmp_path: Path, text: str, message: str) -> Non
     file = tmp_path / "bad.yaml"
     file.write_text(text)
     with pytest.raises(InvalidObjectError) as caught:
-        load_all([file])
+        load_plans([file])
     assert str(caught.value).startswith(str(file))
     assert message in str(caught.value)
     assert caught.value.exit_code == 2
@@ -61,4 +68,4 @@ def test_a_bad_document_is_named(tmp_path: Path, text: str, message: str) -> Non
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidObjectError, match=r"none\.yaml: cannot be read"):
-        load_all([tmp_path / "none.yaml"])
+        load_plans([tmp_path / "none.yaml"])

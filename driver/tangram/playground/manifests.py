@@ -25,7 +25,7 @@ class Document:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scenario:
+class Manifests:
     """One file. `about` is the first sentence of the comment it begins with."""
 
     name: str
@@ -50,8 +50,11 @@ def shipped_examples() -> list[Path]:
     return found
 
 
-def load(path: Path) -> Scenario:
-    """InvalidObjectError names the file and the document (counted from 1)."""
+def read_documents(path: Path) -> tuple[str, list[Any]]:
+    """The text of a YAML file and what its documents hold, without empty ones; not yet looked at further.
+
+    InvalidObjectError names the file and the document (counted from 1).
+    """
     try:
         if path.stat().st_size > _MAXIMUM_BYTES:
             raise InvalidObjectError("larger than 1 MiB", object_name=str(path))
@@ -61,17 +64,27 @@ def load(path: Path) -> Scenario:
         raise InvalidObjectError(f"cannot be read: {cause}", object_name=str(path)) from None
     documents = []
     try:
-        for number, content in enumerate(yaml.safe_load_all(text), start=1):
-            if content is not None:
-                documents.append(_document(content, label=f"{path}, document {number}"))
+        for content in yaml.load_all(text, Loader=_Loader):
+            documents.append(content)  # noqa: PERF402 - counts the good ones before a bad one
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         label = f"{path}, document {len(documents) + 1}"
         raise InvalidObjectError(f"is not YAML: {' '.join(str(error).split())}", object_name=label) from None
-    if not documents:
+    if all(content is None for content in documents):
         raise InvalidObjectError("has no object", object_name=str(path))
+    return text, documents
+
+
+def manifests(path: Path, text: str, documents: Sequence[Any]) -> Manifests:
+    """What `read_documents` read, as manifests. InvalidObjectError names the file and the document."""
+    found = []
+    for number, content in enumerate(documents, start=1):
+        if content is not None:
+            label = f"{path}, document {number}"
+            check_form(content, label=label)
+            found.append(Document(label=label, resource=_known(content, label=label), object=content))
     first = text.partition("\n")[0]
     about = first.lstrip("# ").partition(". ")[0].rstrip(" .") if first.startswith("#") else ""
-    return Scenario(name=path.name, about=about, documents=tuple(documents))
+    return Manifests(name=path.name, about=about, documents=tuple(found))
 
 
 def apply(server: FakeApiServer, document: Document) -> None:
@@ -86,16 +99,8 @@ def apply(server: FakeApiServer, document: Document) -> None:
         raise InvalidObjectError(error.cause, object_name=document.label) from None
 
 
-def load_all(paths: Sequence[Path]) -> list[Scenario]:
-    """All files, or the error of the first object that is bad."""
-    scenarios = [load(path) for path in paths]
-    rehearsal = FakeApiServer()
-    for document in (document for each in scenarios for document in each.documents):
-        apply(rehearsal, document)
-    return scenarios
-
-
-def _document(content: Any, *, label: str) -> Document:
+def check_form(content: Any, *, label: str) -> None:
+    """InvalidObjectError for what is no object of any kind."""
     if not isinstance(content, dict):
         raise InvalidObjectError("is not an object", object_name=label)
     metadata, spec = content.get("metadata"), content.get("spec", {})
@@ -105,16 +110,37 @@ def _document(content: Any, *, label: str) -> Document:
         raise InvalidObjectError("is not an object", object_name=label, field="metadata")
     if not isinstance(metadata.get("name") or metadata.get("generateName"), str):
         raise InvalidObjectError("is missing, or not a string", object_name=label, field="metadata.name")
-    api_version, kind = content.get("apiVersion"), content.get("kind")
-    resource = _KINDS.get((str(api_version), str(kind)))
+
+
+def resource_of(content: dict[str, Any]) -> Resource | None:
+    """None for a kind that the playground does not know."""
+    return _KINDS.get((str(content.get("apiVersion")), str(content.get("kind"))))
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that stands twice: one of the two would be lost without a word."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node: yaml.MappingNode = super().compose_mapping_node(anchor)
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if key.value in seen:
+                problem = f"the key {key.value[:64]!r} stands twice"
+                raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
+            seen.add(key.value)
+        return node
+
+
+def _known(content: dict[str, Any], *, label: str) -> Resource:
+    resource = resource_of(content)
     if resource is None:
         known = ", ".join(f"{kind} ({version})" for version, kind in sorted(_KINDS))
         raise InvalidObjectError(
-            f"{kind} of {api_version} is not known to the playground",
+            f"{content.get('kind')} of {content.get('apiVersion')} is not known to the playground",
             object_name=label,
             next_step=f"it knows {known}; use a real cluster for anything else",
         )
-    return Document(label=label, resource=resource, object=content)
+    return resource
 
 
 def _pods(document: Document) -> int:
