@@ -39,7 +39,7 @@ class PodClaims:
 
 def claims_of(state: State, record: PodRecord) -> PodClaims | None:
     """The pod's claims; None while they are not all there, or change under our own hands."""
-    names, complete = claim_names(record.pod)
+    names, complete = claim_names(record.pod, state.generated.of_pod(record.key.uid))
     if not complete:
         return None
     ours: list[OwnClaim] = []

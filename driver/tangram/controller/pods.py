@@ -1,6 +1,7 @@
 """Pods as the controller needs them: their claims, and whether they still wait for devices."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -60,6 +61,10 @@ class PodRecord:
     def gated(self) -> bool:
         """Somebody holds the pod back; it must not hold devices meanwhile."""
         return bool(self.pod.spec.scheduling_gates)
+
+    def names(self, entry: str) -> bool:
+        """Whether the status says which claim was made for this entry, or that none was."""
+        return any(status.name == entry for status in self.pod.status.resource_claim_statuses or ())
 
     def asks_as(self, other: "PodRecord") -> bool:
         """The same pod, unchanged in what it asks for."""
@@ -125,11 +130,12 @@ def _verdict(status: PodStatus) -> tuple[str, str]:
     return verdict, message.partition(" preemption:")[0].rstrip(". ")[:_MAXIMUM_OBJECTION]
 
 
-def claim_names(pod: Pod) -> tuple[tuple[ClaimName, ...], bool]:
+def claim_names(pod: Pod, made: Mapping[str, str]) -> tuple[tuple[ClaimName, ...], bool]:
     """The names of the pod's claims, each once, and whether all of them are known.
 
-    A claim from a template has a name once the resource-claim controller has made it; an entry of the status
-    without a name means that the pod needs no claim there (`core/v1` PodResourceClaimStatus).
+    A claim from a template has a name once the resource-claim controller has made it: the pod's status says
+    it, or else `made`. An entry of the status without a name means that the pod needs no claim there
+    (`core/v1` PodResourceClaimStatus).
     """
     statuses = {status.name: status for status in pod.status.resource_claim_statuses or ()}
     generated: dict[str, bool] = {}
@@ -138,7 +144,10 @@ def claim_names(pod: Pod) -> tuple[tuple[ClaimName, ...], bool]:
         if entry.resource_claim_name:
             generated.setdefault(entry.resource_claim_name, False)
         elif (status := statuses.get(entry.name)) is None:
-            complete = False
+            if name := made.get(entry.name):
+                generated[name] = True
+            else:
+                complete = False
         elif status.resource_claim_name:
             generated[status.resource_claim_name] = True
     return tuple(ClaimName(name, made) for name, made in generated.items()), complete

@@ -9,6 +9,7 @@ from tangram.base.logs import get_logger
 from tangram.controller import metrics
 from tangram.controller.claims import ClassRecord, Refused, claim_key, lower_claim
 from tangram.controller.exclusions import Exclusions
+from tangram.controller.generated import GeneratedClaims
 from tangram.controller.inventory import Inventory, SliceRecord
 from tangram.controller.ledger import Ledger, held_devices
 from tangram.controller.nodefit import HostPort, NodeRecord
@@ -30,6 +31,7 @@ class State:
     should know. `waiting`: pods that were refused devices. `refused`: the reasons that kinds of pods were
     given since something became free last. `freeing`: claims whose allocation this controller takes back,
     with the version at which it does. `returned`: claims that it took from pods that could not use them.
+    `generated`: claims made for pods whose status may not name them yet.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class State:
         self.refused: dict[Hashable, str] = {}
         self.freeing: dict[ClaimKey, str] = {}
         self.returned = Returned()
+        self.generated = GeneratedClaims()
         self._pods_by_claim: dict[ObjectKey, set[ObjectKey]] = {}
         self._lowered: dict[ObjectKey, ClaimRequest | Refused | None] = {}
         self._use = NodeUse()
@@ -110,6 +113,7 @@ class State:
             self.claims.pop(key, None)
         else:
             self.claims[key] = new
+        self.generated.update(key, new)
         if old is None or new is None or old.metadata.uid != new.metadata.uid:
             self._lowered.pop(key, None)
         if old is not None and (new is None or new.consumers or old.metadata.uid != new.metadata.uid):
@@ -221,8 +225,14 @@ class State:
     # --- questions ------------------------------------------------------------------------------------
 
     def pods_of(self, claim: ObjectKey) -> tuple[ObjectKey, ...]:
-        """Pods that name this claim, in a stable order."""
-        return tuple(sorted(self._pods_by_claim.get(claim, ())))
+        """Pods that name this claim, and the one it was made for and is about to, in a stable order."""
+        found = self._pods_by_claim.get(claim, set())
+        if (owner := self.generated.owner(claim)) is not None:
+            key, uid, entry = owner
+            record = self.pods.get(key)
+            if record is not None and record.key.uid == uid and not record.names(entry):
+                found = found | {key}
+        return tuple(sorted(found))
 
     def request_of(self, claim: ResourceClaim) -> ClaimRequest | Refused | None:
         """What to allocate for a claim (`lower_claim`), remembered: its specification cannot change."""
@@ -269,7 +279,7 @@ class State:
 def _claim_keys(record: PodRecord | None) -> tuple[ObjectKey, ...]:
     if record is None:
         return ()
-    names, _ = claim_names(record.pod)
+    names, _ = claim_names(record.pod, {})
     return tuple(ObjectKey(record.key.namespace, claim.name) for claim in names)
 
 
