@@ -53,7 +53,6 @@ class Fault(StrEnum):
     ALL_TAINTS_BLOCK = "taints of every effect block"
     TOLERATIONS_NOT_COPIED = "results do not repeat the tolerations"
     CAPACITY_OF_WRONG_DEVICE = "remaining capacity is checked on the device at the place of the slot"
-    TOO_MANY_IS_FATAL = "a first claim that gets more devices than a claim may have is an error, not a misfit"
     ADMIN_ACCESS_PAYS_COUNTERS = "admin access needs free counters"
     ADMIN_ACCESS_BLOCKS = "a device given with admin access blocks normal requests decided with it"
 
@@ -111,7 +110,6 @@ _ALPHA_37 = frozenset(
 _ALWAYS = frozenset(
     {
         Fault.OVERDRAWN_COUNTER_BLOCKS_POOL,
-        Fault.TOO_MANY_IS_FATAL,
         Fault.ADMIN_ACCESS_PAYS_COUNTERS,
         Fault.ADMIN_ACCESS_BLOCKS,
     }

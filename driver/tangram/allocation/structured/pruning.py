@@ -25,8 +25,6 @@ def safe(requests: Sequence[Request], taker: Taker) -> bool:
         return False
     if any(_leaves_traces(c, features) for mine in taker.constraints for c in mine):
         return False
-    if features.has(Fault.TOO_MANY_IS_FATAL) and _may_be_too_many(requests):
-        return False
     return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
 
 
@@ -225,7 +223,7 @@ class Pruning:
         """What must still be served, without admin access, `All` and shared devices: they count otherwise."""
         if partial is not None:
             alternative, rank, count = partial
-            if not (alternative.admin or alternative.everything):
+            if count and not (alternative.admin or alternative.everything):
                 open_ = self._open(alternative, taker) >> rank << rank
                 if not open_ & self._sharing:
                     yield Want((alternative,), count, open_)
@@ -322,4 +320,6 @@ class Pruning:
 
 def _bound(want: Want, constraint: Constraint) -> bool:
     """True if the constraint is about all devices that could be given."""
+    if not want.fewest:
+        return False
     return all(a.claim == constraint.claim and constraint.applies(a) for a in want.alternatives)

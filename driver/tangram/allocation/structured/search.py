@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.features import Fault
-from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
 
@@ -37,7 +36,7 @@ class _Failure(Enum):
     """Why the newest choice leads nowhere."""
 
     NO_FIT = 1
-    TOO_MANY = 2  # the claim would get more devices than a claim may have
+    TOO_MANY = 2  # the claim would get more devices than a claim may have: no other device helps
 
 
 class _Enter(NamedTuple):
@@ -98,7 +97,6 @@ class Search:
         self._order = order
         self._ranks = {position: rank for rank, position in enumerate(order)}
         self._permutes = features.permutes
-        self._too_many_is_fatal = features.has(Fault.TOO_MANY_IS_FATAL)
         self._loses_subrequest = features.has(Fault.ALL_LOSES_SUBREQUEST)
         self._budget = budget
         self._stack: list[_Frame] = []
@@ -122,8 +120,6 @@ class Search:
                 step = self._enter(step.request, aim)
             elif self._stack:
                 step = self._retry(self._stack[-1], step)
-            elif step is _Failure.TOO_MANY and self._too_many_in == 0 and self._too_many_is_fatal:
-                raise FatalError("allocation max size exceeded")
             else:
                 return False
         return True

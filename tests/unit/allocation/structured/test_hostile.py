@@ -1,0 +1,213 @@
+"""Whatever is asked, the search ends soon: by refuting, by finding, or by its budget. Counted in steps."""
+
+from typing import Any
+
+import pytest
+from tests.unit.allocation.structured.world import (
+    DRIVER,
+    claim,
+    device,
+    devices,
+    distinct,
+    either,
+    match,
+    request,
+    slice_,
+    solve,
+    sub,
+)
+
+from tangram.allocation.structured import Policy
+from tangram.allocation.structured.matching import can_be_served
+
+Json = dict[str, Any]
+FEW_STEPS = 6_000
+
+both = pytest.mark.parametrize("policy", list(Policy))
+
+
+def numbered(count: int, **groups: int) -> Json:
+    """Devices with an index, and for each group which one they are in."""
+    return slice_(
+        *[
+            device(f"d{i:03}", attributes={"i": i} | {name: i // size for name, size in groups.items()})
+            for i in range(count)
+        ]
+    )
+
+
+def index(expression: str) -> str:
+    return f'device.attributes["{DRIVER}"].i {expression}'
+
+
+def partitions() -> list[Json]:
+    """Eight GPUs with 28 partitions each, of 1 to 7 of 8 parts."""
+    sets = {f"s{gpu}": {"memory": 8, "compute": 7} for gpu in range(8)}
+    slices = [slice_(name="counters", count=9, sets=sets)]
+    for gpu in range(8):
+        sizes = [1] * 12 + [2] * 6 + [3] * 5 + [4] * 4 + [7]
+        items = [
+            device(
+                f"g{gpu}-{i}",
+                attributes={"size": size, "parent": gpu},
+                counters={f"s{gpu}": {"memory": size, "compute": size}},
+            )
+            for i, size in enumerate(sizes)
+        ]
+        slices.append(slice_(*items, name=f"gpu{gpu}", count=9))
+    return slices
+
+
+def size(value: int) -> str:
+    return f'device.attributes["{DRIVER}"].size == {value}'
+
+
+CASES: list[tuple[str, list[Json], list[Json], bool]] = [
+    (
+        "one more than any group has",
+        [numbered(124, group=31)],
+        [claim(request(count=32), constraints=[match("group")])],
+        False,
+    ),
+    (
+        "two requests share a group that is too small",
+        [numbered(124, group=31)],
+        [
+            claim(
+                request("a", count=16),
+                request("b", count=16),
+                constraints=[match("group"), distinct("i")],
+            )
+        ],
+        False,
+    ),
+    (
+        "the last group only",
+        [numbered(124, group=31)],
+        [
+            claim(
+                request("a", count=15),
+                request("b", count=16, when=index(">= 93")),
+                constraints=[match("group"), distinct("i")],
+            )
+        ],
+        True,
+    ),
+    (
+        "more different values than there are",
+        [slice_(*[device(f"d{i}", attributes={"v": i % 31, "i": i}) for i in range(124)])],
+        [claim(request(count=32), constraints=[distinct("v"), distinct("i")])],
+        False,
+    ),
+    (
+        "three requests for nine of eight",
+        [numbered(8)],
+        [claim(*[request(f"r{i}", count=3) for i in range(3)], constraints=[distinct("i")])],
+        False,
+    ),
+    (
+        "a greedy first request takes what the others need",
+        [numbered(60)],
+        [
+            claim(
+                request("a", count=10),
+                request("b", count=10, when=index("< 10")),
+                request("c", count=10, when=index("< 20")),
+                constraints=[distinct("i")],
+            )
+        ],
+        True,
+    ),
+    (
+        "32 requests with 8 alternatives",
+        [numbered(128)],
+        [
+            claim(
+                *[
+                    either(
+                        f"r{i}", *[sub(f"s{j}", when=index(f"% {j + 2} == {i % (j + 2)}")) for j in range(8)]
+                    )
+                    for i in range(32)
+                ]
+            )
+        ],
+        True,
+    ),
+    (
+        "32 requests with 8 alternatives and 31 devices",
+        [numbered(31)],
+        [
+            claim(
+                *[
+                    either(
+                        f"r{i}",
+                        *[sub(f"s{j}", count=1 + j % 2, when=index(f"% {j + 2} >= 0")) for j in range(8)],
+                    )
+                    for i in range(32)
+                ]
+            )
+        ],
+        False,
+    ),
+    ("one partition", partitions(), [claim(request(when=size(3)))], True),
+    ("16 partitions of which two go on a GPU", partitions(), [claim(request(count=16, when=size(3)))], True),
+    ("17 of them", partitions(), [claim(request(count=17, when=size(3)))], False),
+    (
+        "nine requests for what goes once on a GPU",
+        partitions(),
+        [claim(*[request(f"r{i}", when=size(4)) for i in range(9)])],
+        False,
+    ),
+    (
+        "three on one GPU where two go",
+        partitions(),
+        [claim(request(count=3, when=size(3)), constraints=[match("parent")])],
+        False,
+    ),
+]
+
+
+@both
+@pytest.mark.parametrize(
+    ("slices", "claims", "fits"), [case[1:] for case in CASES], ids=[c[0] for c in CASES]
+)
+def test_soon_found_or_refuted(slices: list[Json], claims: list[Json], fits: bool, policy: Policy) -> None:
+    outcome = solve(slices, claims, policy=policy)
+    assert not outcome.exhausted
+    assert (outcome.allocations is not None) is fits
+    assert outcome.steps < FEW_STEPS
+
+
+@both
+def test_a_search_ends_with_its_budget_and_says_so(policy: Policy) -> None:
+    """A hard puzzle: 3-partition by counters, which no counting refutes."""
+    sets = {f"s{i}": {"c": 100} for i in range(5)}
+    sizes = (26, 27, 29, 31, 33, 34, 35, 36, 37, 38, 39, 41, 43, 46)
+    items = [
+        device(f"d{s}-{i}", attributes={"size": i}, counters={f"s{s}": {"c": amount}})
+        for s in range(5)
+        for i, amount in enumerate(sizes)
+    ]
+    slices = [slice_(name="counters", count=2, sets=sets), slice_(*items, name="s2", count=2)]
+    wants = claim(*[request(f"r{i}", when=size(i)) for i in range(14)], request("x", when=size(13)))
+    outcome = solve(slices, [wants], policy=policy, steps=3_000)
+    if outcome.allocations is None:
+        assert outcome.exhausted
+        assert "the search was ended" in outcome.reasons.summary
+    assert outcome.steps < 4_000
+
+
+def test_a_hundred_claims_at_once() -> None:
+    claims = [claim(request(), name=f"c{i}") for i in range(100)]
+    got = devices(solve([numbered(100)], claims))
+    assert isinstance(got, list)
+    assert sorted(name for (name,) in got) == [f"d{i:03}" for i in range(100)]
+    assert devices(solve([numbered(99)], claims)) == "no"
+
+
+def test_matching_moves_devices_where_need_be() -> None:
+    assert can_be_served([(0b1111, 2), (0b0011, 2)])
+    assert can_be_served([(0b0110, 1), (0b0011, 1), (0b0001, 1)])
+    assert not can_be_served([(0b0111, 2), (0b0011, 2)])
+    assert not can_be_served([(0b0011, 1), (0b0011, 1), (0b0011, 1), (0b1000, 1)])
+    assert can_be_served([])
