@@ -3,7 +3,7 @@
  *
  * Each line is a key, a space and a value. Lines before the first `gpu` are the system's, the others those of the
  * GPU that the last `gpu` began; a key that is missing is NOT_SUPPORTED. `error.<function> <code>`, or `error.* <code>`
- * for all calls with a GPU's handle, makes calls fail. A driver that lacks a function is this file compiled with
+ * for all calls with a GPU's handle, makes calls fail; with the code -1 they never return. A driver that lacks a function is this file compiled with
  * -D<function>=<another name>.
  *
  * Signatures, structs and codes are those of the NVML API reference. Not thread-safe; the table is read by the first
@@ -15,8 +15,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum {
+    HANG = -1,
     SUCCESS = 0,
     UNINITIALIZED = 1,
     INVALID_ARGUMENT = 2,
@@ -48,7 +50,19 @@ typedef struct {
     unsigned int healthMask;
 } FabricInfoV2;
 
-_Static_assert(sizeof(PciInfo) == 68 && sizeof(FabricInfoV2) == 36, "the layout of the real library");
+typedef struct {
+    unsigned int version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
+    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
+    unsigned long long memorySizeMB;
+    char name[96];
+} ProfileInfoV2;
+
+typedef struct {
+    unsigned int start, size;
+} Placement;
+
+_Static_assert(sizeof(PciInfo) == 68 && sizeof(FabricInfoV2) == 36 && sizeof(ProfileInfoV2) == 152,
+               "the layout of the real library");
 
 typedef struct {
     int gpu;
@@ -121,6 +135,8 @@ static int stated_error(int gpu, const char *function)
 
     snprintf(key, sizeof key, "error.%s", function);
     code = find(gpu, key);
+    while (code && atoi(code) == HANG)
+        pause();
     return code ? atoi(code) : SUCCESS;
 }
 
@@ -376,5 +392,53 @@ int nvmlDeviceGetGpuFabricInfoV(void *handle, FabricInfoV2 *info)
     info->cliqueId = (unsigned int)strtoul(value + 32, NULL, 10);
     info->state = FABRIC_COMPLETED;
     info->status = SUCCESS;
+    return SUCCESS;
+}
+
+/* `profile.<enum> <id> <slices> <instances> <multiprocessors> <copy> <decoder> <encoder> <jpeg> <ofa> <MiB> <name>` */
+int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned int profile, ProfileInfoV2 *info)
+{
+    char key[32];
+    char value[128];
+    char name[64];
+    int code;
+
+    snprintf(key, sizeof key, "profile.%u", profile);
+    code = text(index_of(handle), __func__, key, value, sizeof value);
+    if (code != SUCCESS)
+        return code;
+    if (info->version != (sizeof *info | 2U << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    if (sscanf(value, "%u %u %u %u %u %u %u %u %u %llu %63s", &info->id, &info->sliceCount, &info->instanceCount,
+               &info->multiprocessorCount, &info->copyEngineCount, &info->decoderCount, &info->encoderCount,
+               &info->jpegCount, &info->ofaCount, &info->memorySizeMB, name) != 11)
+        return UNKNOWN;
+    snprintf(info->name, sizeof info->name, "MIG %s", name);
+    return SUCCESS;
+}
+
+/* `placements.<id> <start>:<size> …` */
+int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *handle, unsigned int id, Placement *places, unsigned int *count)
+{
+    char key[32];
+    char value[128];
+    unsigned int found = 0;
+    int code;
+
+    snprintf(key, sizeof key, "placements.%u", id);
+    code = text(index_of(handle), __func__, key, value, sizeof value);
+    if (code != SUCCESS)
+        return code;
+    for (char *place = strtok(value, " "); place; place = strtok(NULL, " ")) {
+        Placement read;
+        if (sscanf(place, "%u:%u", &read.start, &read.size) != 2)
+            return UNKNOWN;
+        if (places && found == *count)
+            return INSUFFICIENT_SIZE;
+        if (places)
+            places[found] = read;
+        found++;
+    }
+    *count = found;
     return SUCCESS;
 }

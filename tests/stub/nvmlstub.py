@@ -8,6 +8,7 @@ from uuid import UUID
 
 from tests.unit.hardware.fake_nvml import _CORES, _long_bus_id
 
+from tangram.hardware.machines.migtables import MigGeometry
 from tangram.hardware.nvml import _ARCHITECTURES, _BRANDS
 from tangram.model.gpu import Gpu, Machine
 
@@ -17,7 +18,8 @@ COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 NO_COMPILER = "no C compiler (cc, gcc or clang) to build the stub of libnvidia-ml.so.1 with"
 
 Errors = Mapping[int | None, Mapping[str, int]]
-"""Index of a GPU (None: any) → function (`*`: all with the GPU's handle) → the code it returns."""
+"""Index of a GPU (None: any) → function (`*`: all with the GPU's handle) → the code it returns, or HANG."""
+HANG = -1
 
 
 def build(target: Path, *, without: tuple[str, ...] = ()) -> Path:
@@ -31,16 +33,23 @@ def build(target: Path, *, without: tuple[str, ...] = ()) -> Path:
     return target
 
 
-def install(root: Path, library: Path, machine: Machine, *, errors: Errors | None = None) -> Path:
-    """A driver root with that library and the table of that machine; returns the root."""
+def install(
+    root: Path,
+    library: Path,
+    machine: Machine,
+    *,
+    errors: Errors | None = None,
+    mig: MigGeometry | None = None,
+) -> Path:
+    """A driver root with that library and the table of that machine; returns the root. `mig`: of each GPU."""
     directory = root / LIBRARY_DIRECTORY
     directory.mkdir(parents=True)
     shutil.copy(library, directory / "libnvidia-ml.so.1")
-    (directory / "libnvidia-ml.table").write_text(table(machine, errors=errors or {}))
+    (directory / "libnvidia-ml.table").write_text(table(machine, errors=errors or {}, mig=mig))
     return root
 
 
-def table(machine: Machine, *, errors: Errors) -> str:
+def table(machine: Machine, *, errors: Errors, mig: MigGeometry | None = None) -> str:
     """The text that the library answers from. NVML indices must be 0..n-1."""
     lines = [f"driver {machine.driver_version}" if machine.driver_version else ""]
     if machine.cuda_driver_version:
@@ -49,7 +58,7 @@ def table(machine: Machine, *, errors: Errors) -> str:
     lines += _errors(errors.get(None, {}))
     for index, gpu in enumerate(sorted(machine.gpus, key=lambda gpu: gpu.index)):
         assert gpu.index == index
-        lines += ["gpu", *_gpu(gpu), *_errors(errors.get(index, {}))]
+        lines += ["gpu", *_gpu(gpu), *_mig(mig), *_errors(errors.get(index, {}))]
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -78,6 +87,20 @@ def _gpu(gpu: Gpu) -> list[str]:
     lines = [f"{key} {value}" for key, value in values.items() if value is not None]
     ends = (link.peer_bus_id and _long_bus_id(link.peer_bus_id).decode() for link in gpu.nvlinks)
     return lines + [f"link {end or 'switch'}" for end in ends]
+
+
+def _mig(geometry: MigGeometry | None) -> list[str]:
+    lines = []
+    for profile in geometry.profiles if geometry else ():
+        engines = profile.engines
+        numbers = (
+            *(profile.id, profile.compute_slices, profile.max_instances, profile.multiprocessors or 0),
+            *(engines.copy or 0, engines.decoder or 0, engines.encoder or 0, engines.jpeg or 0),
+            *(engines.ofa or 0, profile.memory_mib or 0, profile.name),
+        )
+        lines.append(f"profile.{profile.enum} {' '.join(map(str, numbers))}")
+        lines.append(f"placements.{profile.id} {' '.join(profile.placements)}")
+    return lines
 
 
 def _number(text: str, names: Mapping[int, str]) -> int | None:

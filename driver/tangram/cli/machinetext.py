@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from tangram.hardware.machines import MachineDescription
-from tangram.hardware.machines.migtables import load_mig_table
 from tangram.model.devices import GROUP_SIZES, gpu_device_name, short_ids
 from tangram.model.gpu import Gpu, Machine
 from tangram.model.links import disjoint_groups
@@ -78,11 +77,13 @@ def _nvlink(machine: Machine) -> str:
 
 
 def _mig(description: MachineDescription) -> list[str]:
-    """What the shipped table of each model offers; real machines are not asked for theirs yet."""
+    """What MIG offers on each model that can MIG."""
     lines = []
     for model in description.models:
-        if model.mig is not None:
-            profiles = load_mig_table(model.mig).profiles
-            offers = ", ".join(f"{profile.max_instances} of {profile.name}" for profile in profiles)
+        geometry = description.mig_geometry(model)
+        if geometry is not None:
+            offers = ", ".join(f"{profile.max_instances} of {profile.name}" for profile in geometry.profiles)
             lines.append(f"MIG profiles of {model.product_name} (at most):\n{offers}")
+        elif model.mig_mode != "unsupported":
+            lines.append(f"MIG profiles of {model.product_name}: the driver does not tell them")
     return lines

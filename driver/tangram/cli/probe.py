@@ -1,19 +1,29 @@
 """`tangram probe`."""
 
 import argparse
+import queue
 import socket
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from tangram.base.atomicfile import write_atomically
-from tangram.base.errors import DriverUnavailableError, UsageError
+from tangram.base.errors import DriverUnavailableError, HardwareTimeoutError, UsageError
 from tangram.base.logs import configure_logging
 from tangram.cli.machinetext import machine_text
 from tangram.cli.main import print_error
 from tangram.hardware import recording
 from tangram.hardware.machines import MachineDescription, load_machine, machine_file, shipped_machines
+from tangram.hardware.machines.migtables import MigGeometry
 from tangram.hardware.simulated import describe_machine
+from tangram.model.gpu import GpuUuid, Machine
 
+T = TypeVar("T")
+
+DEADLINE_S = 60.0
+"""Without persistence mode the driver takes seconds per GPU to wake it up for the first look."""
 _DESCRIPTION = """\
 Shows what this machine offers: its GPUs as Tangram would publish them, how NVLink connects them, and the
 driver's versions. It only reads, and needs no cluster. With --record it writes a machine description: a file
@@ -30,11 +40,11 @@ examples:
   tangram probe --driver-root /run/nvidia/driver           the driver of the GPU Operator
 
 exit codes:
-  0 shown    1 internal error, or the file could not be written    2 bad input or usage
+  0 shown    1 internal error, the driver hangs, or the file could not be written    2 bad input or usage
   3 no GPU or no driver here
 
-a description names products, memory, PCI addresses, NUMA nodes, links and UUIDs: no serial numbers, no host
-name
+a description names products, memory, PCI addresses, NUMA nodes, links, MIG profiles and UUIDs: no serial
+numbers, no host name
 """
 
 
@@ -106,14 +116,43 @@ def _find(arguments: argparse.Namespace) -> tuple[MachineDescription, list[str]]
     if arguments.simulate is not None:
         return load_machine(arguments.simulate), []
     from tangram.hardware.nvml import NvmlBackend  # noqa: PLC0415 - loads pynvml
+    from tangram.hardware.nvmlmig import mig_geometry  # noqa: PLC0415 - loads pynvml
 
-    backend = NvmlBackend(driver_root=arguments.driver_root)
-    backend.open()
+    def read() -> tuple[Machine, dict[GpuUuid, MigGeometry]]:
+        backend = NvmlBackend(driver_root=arguments.driver_root)
+        backend.open()
+        try:
+            machine = backend.discover()
+            able = (gpu.uuid for gpu in machine.gpus if gpu.mig_mode != "unsupported")
+            return machine, {uuid: found for uuid in able if (found := mig_geometry(uuid))}
+        finally:
+            backend.close()
+
+    machine, mig = _within_deadline(read)
+    return recording.record(machine, mig=mig), _lines(machine.failures)
+
+
+def _within_deadline(read: Callable[[], T]) -> T:
+    """What `read` returns or raises. HardwareTimeoutError if it hangs: its thread is left behind."""
+    answers: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answers.put(read())
+        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answers.put(error)
+
+    threading.Thread(target=work, name="probe", daemon=True).start()
     try:
-        machine = backend.discover()
-    finally:
-        backend.close()
-    return recording.record(machine), _lines(machine.failures)
+        answer = answers.get(timeout=DEADLINE_S)
+    except queue.Empty:
+        raise HardwareTimeoutError(
+            f"the GPU driver did not answer within {DEADLINE_S:g} s",
+            next_step="look at the kernel log for the driver (Xid messages); the node may need a reboot",
+        ) from None
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer
 
 
 def _lines(failures: dict[str, str]) -> list[str]:

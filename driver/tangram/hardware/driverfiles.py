@@ -13,7 +13,7 @@ from pathlib import Path
 from tangram.base.atomicfile import state_error, write_atomically
 from tangram.base.errors import DriverUnavailableError
 from tangram.hardware.cdi import CdiEdits, Hook, Mount
-from tangram.hardware.driverroot import find_binary, find_library
+from tangram.hardware.driverroot import find_binary, find_library, is_file, resolve
 
 _SCRIPT = "update-ldcache.sh"
 _VERSION = re.compile(r"[0-9]{2,4}(?:\.[0-9]{1,4}){1,3}")
@@ -30,7 +30,7 @@ def driver_edits(*, driver_root: Path, ldcache_script: Path, visible_root: Path 
     """
     visible_root = visible_root or driver_root
     directory, version = _library_directory(visible_root, driver_root)
-    files = [*_libraries(directory, version), *_programs(visible_root)]
+    files = [*_libraries(visible_root, directory, version), *_programs(visible_root)]
     return CdiEdits(
         mounts=tuple(
             Mount(
@@ -76,7 +76,8 @@ def _library_directory(visible_root: Path, driver_root: Path) -> tuple[Path, str
             f"no libcuda.so.1 below the driver root {driver_root}",
             next_step="wait for the driver to be installed, or correct the driver root",
         )
-    version = library.resolve().name.removeprefix("libcuda.so.")
+    real = resolve(visible_root, library) or library
+    version = real.name.removeprefix("libcuda.so.")
     if not _VERSION.fullmatch(version):
         raise DriverUnavailableError(
             f"{library} is not the file of a driver package: no version in its name",
@@ -85,31 +86,33 @@ def _library_directory(visible_root: Path, driver_root: Path) -> tuple[Path, str
     return library.parent, version
 
 
-def _libraries(directory: Path, version: str) -> list[tuple[Path, Path]]:
+def _libraries(visible_root: Path, directory: Path, version: str) -> list[tuple[Path, Path]]:
     """(name, file) of all libraries of this driver version in the directory, links included, sorted."""
     suffix = f".so.{version}"
-    resolved = directory.resolve()
+    resolved = resolve(visible_root, directory) or directory
     found = []
-    with os.scandir(directory) as entries:
+    with os.scandir(resolved) as entries:
         for entry in entries:
             if ".so" not in entry.name or not (entry.is_symlink() or entry.name.endswith(suffix)):
                 continue
-            real = Path(os.path.realpath(entry.path))
-            if real.name.endswith(suffix) and real.parent == resolved and real.is_file():
-                found.append((directory / entry.name, directory / real.name))
+            real = resolve(visible_root, directory / entry.name)
+            if real and real.name.endswith(suffix) and real.parent == resolved and real.is_file():
+                found.append((directory / entry.name, real))
     return sorted(found)
 
 
 def _programs(visible_root: Path) -> list[tuple[Path, Path]]:
+    """(name, file) of each."""
     found = (find_binary(visible_root, name) for name in _PROGRAMS)
-    return [(path, path) for path in found if path is not None]
+    return [(path, real) for path in found if path is not None and (real := resolve(visible_root, path))]
 
 
 def _ldcache_hook(driver_root: Path, visible_root: Path, ldcache_script: Path, *, directory: str) -> Hook:
     for place in _CDI_HOOK_DIRECTORIES:
-        if (visible_root / place / "nvidia-cdi-hook").is_file():
+        program = visible_root / place / "nvidia-cdi-hook"
+        if is_file(visible_root, program) and (real := resolve(visible_root, program)):
             return Hook(
-                path=str(driver_root / place / "nvidia-cdi-hook"),
+                path=str(driver_root / real.relative_to(visible_root)),
                 args=("nvidia-cdi-hook", "update-ldcache", "--folder", directory),
             )
     # Through the shell, so that the directory of the script may be mounted noexec.

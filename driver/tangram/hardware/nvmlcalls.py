@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 import pynvml
 
 from tangram.base.errors import DriverUnavailableError, GpuLostError, HardwareError
-from tangram.hardware.driverroot import find_library
+from tangram.hardware.driverroot import find_library, resolve
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ def load_library(driver_root: Path) -> None:
             next_step="wait for the driver to be installed, or correct the driver root",
         )
     try:
-        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+        ctypes.CDLL(str(resolve(driver_root, library) or library), mode=ctypes.RTLD_GLOBAL)
     except OSError as error:
         raise DriverUnavailableError(
             f"{library} cannot be loaded: {error}", next_step="check that the driver is installed completely"

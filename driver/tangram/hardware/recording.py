@@ -3,6 +3,7 @@
 import json
 import re
 from collections import Counter
+from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
@@ -10,25 +11,27 @@ import yaml
 
 from tangram.hardware.machines import MachineDescription, parse_machine
 from tangram.hardware.machines.description import SWITCH, GpuModel, GpuPlace
-from tangram.model.gpu import Gpu, Machine
+from tangram.hardware.machines.migtables import MigGeometry, shipped_name
+from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.product import gpu_type
 
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def record(machine: Machine) -> MachineDescription:
-    """The description whose simulation is this machine again.
+def record(machine: Machine, *, mig: Mapping[GpuUuid, MigGeometry] | None = None) -> MachineDescription:
+    """The description whose simulation is this machine again, with what MIG offers on each GPU (`mig`).
 
     GPUs that did not answer (`Machine.failures`) are left out; the others keep their indices. Memory is
     rounded down to MiB. Of NVLinks, those are kept that count for `Machine.links`: the matrix is the same.
     """
+    tables = _Tables(mig or {})
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
     models: dict[GpuModel, GpuModel] = {}
     names: Counter[str] = Counter()
     links = _counted_links(gpus)
     places = []
     for position, gpu in enumerate(gpus):
-        unnamed = _unnamed_model(gpu)
+        unnamed = msgspec.structs.replace(_unnamed_model(gpu), mig=tables.name(gpu))
         if unnamed not in models:
             name = gpu_type(gpu.product_name).lower()[:48]
             names[name] += 1
@@ -42,7 +45,26 @@ def record(machine: Machine) -> MachineDescription:
         cuda_driver_version=machine.cuda_driver_version,
         models=tuple(models.values()),
         gpus=tuple(places),
+        mig_tables=tables.own,
     )
+
+
+class _Tables:
+    """Names for what MIG offers: of the shipped table that says the same, else of one of its own."""
+
+    def __init__(self, mig: Mapping[GpuUuid, MigGeometry]) -> None:
+        self._mig = mig
+        self.own: dict[str, MigGeometry] = {}
+
+    def name(self, gpu: Gpu) -> str | None:
+        geometry = self._mig.get(gpu.uuid)
+        if geometry is None or gpu.mig_mode == "unsupported":
+            return None
+        known = next((name for name, own in self.own.items() if own == geometry), None)
+        if (name := known or shipped_name(geometry)) is None:
+            name = f"{gpu_type(gpu.product_name).lower()[:48]}-{len(self.own) + 1}"
+            self.own[name] = geometry
+        return name
 
 
 def _unnamed_model(gpu: Gpu) -> GpuModel:

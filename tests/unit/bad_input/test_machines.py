@@ -31,7 +31,7 @@ BASE: dict[str, Any] = {
             "memoryMiB": 81920,
             "multiprocessors": 108,
             "migMode": "disabled",
-            "mig": "a100-80gb",
+            "mig": "key",
         }
     ],
     "gpus": [
@@ -50,6 +50,24 @@ BASE: dict[str, Any] = {
         },
         {"model": "a100", "pciBusID": "0000:0f:00.0"},
     ],
+    "migTables": {
+        "key": {
+            "memorySlices": 8,
+            "computeSlices": 7,
+            "profiles": [
+                {
+                    "name": "3g.40gb",
+                    "enum": 2,
+                    "id": 9,
+                    "memoryMiB": 40192,
+                    "multiprocessors": 42,
+                    "engines": {"copy": 3, "decoder": 2, "encoder": 0, "jpeg": 0, "ofa": 0},
+                    "maxInstances": 2,
+                    "placements": ["0:4", "4:4"],
+                }
+            ],
+        }
+    },
 }
 PATHS = list(wire_paths(MachineDescription))
 
@@ -91,7 +109,7 @@ def test_every_field_with_every_value(path: Path) -> None:
 
 @pytest.mark.parametrize("path", PATHS, ids=str)
 def test_a_wrong_field_is_named(path: Path) -> None:
-    value: Any = [{"a": {"b": []}}]
+    value: Any = [[]]
     with pytest.raises(InvalidObjectError) as caught:
         parse_machine(json.dumps(changed(BASE, path, value)).encode(), source=SOURCE)
     assert str(path[0]) in caught.value.field or path[0] == caught.value.field

@@ -19,6 +19,7 @@ from tests.stub import nvmlstub
 from tangram.cli.main import main
 from tangram.hardware.machines import MachineDescription, load_machine, parse_machine, shipped_machines
 from tangram.hardware.machines.description import parse_description
+from tangram.hardware.machines.migtables import MigGeometry, load_mig_table, mig_tables
 from tangram.hardware.simulated import describe_machine
 from tangram.model.gpu import Machine
 
@@ -187,6 +188,16 @@ class TestUsage:
         assert "tangram probe --simulate NAME" in otherwise
 
 
+def complete(geometry: MigGeometry) -> bool:
+    """Whether the table leaves nothing open."""
+    facts = [
+        fact
+        for profile in geometry.profiles
+        for fact in (*msgspec.structs.astuple(profile), *msgspec.structs.astuple(profile.engines))
+    ]
+    return None not in facts
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return nvmlstub.build(tmp_path_factory.mktemp("stub") / "library.so")
@@ -202,11 +213,20 @@ class TestStub:
         self._library = library
 
     def probe(
-        self, machine: Machine, *words: str, errors: nvmlstub.Errors | None = None
+        self,
+        machine: Machine,
+        *words: str,
+        errors: nvmlstub.Errors | None = None,
+        mig: MigGeometry | None = None,
+        deadline_s: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        root = nvmlstub.install(self._directory / "root", self._library, machine, errors=errors)
+        root = nvmlstub.install(self._directory / "root", self._library, machine, errors=errors, mig=mig)
+        program = (
+            "import sys; from tangram.cli import main, probe;"
+            f"probe.DEADLINE_S = {deadline_s}; sys.exit(main.main())"
+        )
         return subprocess.run(
-            [sys.executable, "-m", "tangram", "probe", "--driver-root", str(root), *words],
+            [sys.executable, "-c", program, "probe", "--driver-root", str(root), *words],
             env=os.environ | {"PYTHONPATH": str(DRIVER), "PYTHONIOENCODING": "utf-8"},
             capture_output=True,
             text=True,
@@ -245,6 +265,41 @@ class TestStub:
         machine = describe_machine(load_machine("t4-x4"), node_name="node-1")
         description = self.recorded(machine, errors={1: {"*": pynvml.NVML_ERROR_GPU_IS_LOST}})
         assert [place.index for place in description.gpus] == [None, 2, 3]
+
+    def test_a_driver_that_hangs_ends_in_a_sentence(self) -> None:
+        machine = describe_machine(load_machine("t4-x4"), node_name="node-1")
+        hang: nvmlstub.Errors = {None: {"nvmlDeviceGetCount_v2": nvmlstub.HANG}}
+        finished = self.probe(machine, errors=hang, deadline_s=0.5)
+        assert (finished.returncode, finished.stdout) == (1, "")
+        assert finished.stderr.startswith("error: the GPU driver did not answer within 0.5 s\nnext: ")
+
+    @pytest.mark.parametrize("name", mig_tables())
+    def test_mig_profiles_are_those_of_the_shipped_table(self, name: str) -> None:
+        machine = describe_machine(load_machine("h200-sxm5-141gb-x8"), node_name="node-1")
+        offered = load_mig_table(name)
+        description = self.recorded(machine, mig=offered)
+        (model,) = description.models
+        # A driver tells everything: a shipped table with gaps is not what it says.
+        assert model.mig == (name if complete(offered) else "h200-1")
+        recorded = description.mig_geometry(model)
+        assert recorded is not None
+        assert (recorded.memory_slices, recorded.compute_slices) == (8, 7)
+        assert {profile.name: profile.placements for profile in recorded.profiles} == {
+            profile.name: profile.placements for profile in offered.profiles
+        }
+
+    def test_mig_profiles_that_no_shipped_table_has(self) -> None:
+        machine = describe_machine(load_machine("h100-sxm5-80gb-x8"), node_name="node-1")
+        shipped = load_mig_table("h100-80gb")
+        ours = MigGeometry(memory_slices=7, compute_slices=7, profiles=shipped.profiles[:1])
+        description = self.recorded(machine, mig=ours)
+        assert description.models[0].mig == "h100-1"
+        assert description.mig_tables == {"h100-1": ours}
+
+    def test_a_driver_that_tells_no_mig_profiles(self) -> None:
+        machine = describe_machine(load_machine("h100-sxm5-80gb-x8"), node_name="node-1")
+        finished = self.probe(machine)
+        assert "MIG profiles of NVIDIA H100 80GB HBM3: the driver does not tell them" in finished.stdout
 
     def test_a_driver_that_is_not_loaded_is_a_no(self) -> None:
         machine = describe_machine(load_machine("t4-x4"), node_name="node-1")

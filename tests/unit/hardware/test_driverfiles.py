@@ -1,5 +1,6 @@
 """Finding the driver below its root, and what of it a container gets."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -8,12 +9,14 @@ from pathlib import Path
 
 import pynvml
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.unit.hardware.test_nvml import one_gpu
 
 from tangram.base.errors import DriverUnavailableError, StateError
 from tangram.hardware.cdi import Hook
 from tangram.hardware.driverfiles import driver_edits, install_ldcache_script
-from tangram.hardware.driverroot import find_binary, find_library
+from tangram.hardware.driverroot import find_binary, find_library, resolve
 from tangram.hardware.nvml import NvmlBackend
 from tangram.hardware.nvmlcalls import load_library
 
@@ -43,6 +46,12 @@ def install_driver(root: Path, directory: str, version: str = VERSION) -> Path:
     programs.mkdir(parents=True)
     (programs / "nvidia-smi").write_text("")
     return libraries
+
+
+_NAMES = st.sampled_from(["b", "a/c", "d", "a/e"])
+_TARGETS = st.lists(
+    st.sampled_from(["..", ".", "a", "b", "c", "d", "e", "file", "secret"]), min_size=1
+).flatmap(lambda parts: st.sampled_from(["/".join(parts), "/" + "/".join(parts)]))
 
 
 @pytest.mark.parametrize("directory", LAYOUTS.values(), ids=LAYOUTS.keys())
@@ -104,6 +113,45 @@ def test_links_that_lead_elsewhere_are_left_out(tmp_path: Path) -> None:
         m for m in edits.mounts if any(w in m.container_path for w in ("evil", "dangl", "loop", "dir."))
     ]
     assert len(edits.mounts) == 8
+
+
+def test_absolute_links_stay_below_the_driver_root(tmp_path: Path) -> None:
+    """As in a driver container whose /lib64 is a link to /usr/lib64: the host's directory is another one."""
+    root = tmp_path / "root"
+    install_driver(root, "opt/driver/lib")
+    (root / "usr/lib64").symlink_to("/opt/driver/lib")
+    smi = root / "usr/bin/nvidia-smi"
+    smi.rename(root / "opt/driver/nvidia-smi")
+    smi.symlink_to("/../opt/driver/nvidia-smi")
+    (root / "usr/bin/nvidia-cdi-hook").symlink_to("/opt/hook")
+    (root / "opt/hook").write_text("")
+    (root / "opt/driver/lib/libcuda.so.1").unlink()
+    (root / "opt/driver/lib/libcuda.so.1").symlink_to(f"/opt/driver/lib/libcuda.so.{VERSION}")
+    edits = driver_edits(driver_root=Path("/run/nvidia/driver"), visible_root=root, ldcache_script=SCRIPT)
+    mounts = {mount.container_path: mount.host_path for mount in edits.mounts}
+    assert mounts["/usr/lib64/libcuda.so.1"] == f"/run/nvidia/driver/opt/driver/lib/libcuda.so.{VERSION}"
+    assert mounts["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/opt/driver/nvidia-smi"
+    assert len(mounts) == 8
+    assert [hook.path for hook in edits.hooks] == ["/run/nvidia/driver/opt/hook"]
+
+
+@given(st.lists(st.tuples(_NAMES, _TARGETS), max_size=8), _TARGETS)
+def test_no_link_leads_out_of_the_driver_root(
+    tmp_path_factory: pytest.TempPathFactory, links: list[tuple[str, str]], path: str
+) -> None:
+    base = tmp_path_factory.mktemp("links")
+    root = base / "root"
+    (root / "a").mkdir(parents=True)
+    (root / "a/file").write_text("")
+    (base / "secret").write_text("")
+    for name, target in links:
+        with contextlib.suppress(OSError):
+            (root / name).symlink_to(target)
+    found = resolve(root, root / path.lstrip("/"))
+    if found is not None:
+        assert found.exists()
+        assert found == Path(os.path.realpath(found))
+        assert found.is_relative_to(root)
 
 
 def test_directories_are_not_libraries(tmp_path: Path) -> None:

@@ -8,7 +8,14 @@ import msgspec
 from msgspec import Meta
 
 from tangram.base.errors import InvalidObjectError
-from tangram.hardware.machines.migtables import mig_tables
+from tangram.hardware.machines.migtables import (
+    MigEngines,
+    MigGeometry,
+    MigProfile,
+    check_geometry,
+    load_mig_table,
+    mig_tables,
+)
 from tangram.hardware.machines.schema import ApiVersion, LongText, Strict, Text, convert, did_you_mean
 from tangram.hardware.pci import BUS_ID, PCIE_ROOT
 from tangram.model.gpu import MigMode
@@ -26,8 +33,8 @@ class GpuModel(Strict, frozen=True, kw_only=True):
     """A product. Names as NVML prints them, `brand` and `architecture` as NVIDIA's DRA driver publishes them.
 
     `memory_mib` is NVML's total in MiB; null where the board reports none (unified memory).
-    `multiprocessors` null where the driver cannot tell. `mig` names the shipped table of the board's MIG
-    profiles (`tangram.hardware.machines.migtables`).
+    `multiprocessors` null where the driver cannot tell. `mig` names the table of the board's MIG profiles: of
+    this file (`migTables`), else a shipped one (`tangram.hardware.machines.migtables`).
     """
 
     name: Text
@@ -82,10 +89,19 @@ class MachineDescription(Strict, frozen=True, kw_only=True):
     ]
     models: Annotated[tuple[GpuModel, ...], Meta(max_length=MAXIMUM_GPUS)]
     gpus: Annotated[tuple[GpuPlace, ...], Meta(max_length=MAXIMUM_GPUS)]
+    mig_tables: Annotated[dict[Text, MigGeometry], Meta(max_length=MAXIMUM_GPUS)] = msgspec.field(
+        default_factory=dict
+    )
 
     def model(self, name: str) -> GpuModel:
         """The model of that name (the rules guarantee it for every GPU of the description)."""
         return next(model for model in self.models if model.name == name)
+
+    def mig_geometry(self, model: GpuModel) -> MigGeometry | None:
+        """What MIG offers on a model of this description; None where it is not described."""
+        if model.mig is None:
+            return None
+        return self.mig_tables.get(model.mig) or load_mig_table(model.mig)
 
     def indices(self) -> tuple[int | None, ...]:
         """NVML's index of each GPU, in the order of `gpus`; None for one that is absent."""
@@ -99,7 +115,12 @@ def _stated(value: int | None, default: int) -> int:
 
 def parse_description(content: Any, *, object_name: str) -> MachineDescription:
     """The description in plain YAML or JSON content; InvalidObjectError names file and field."""
-    description = convert(content, MachineDescription, parts=(GpuModel, GpuPlace), object_name=object_name)
+    description = convert(
+        content,
+        MachineDescription,
+        parts=(GpuModel, GpuPlace, MigGeometry, MigProfile, MigEngines),
+        object_name=object_name,
+    )
     _Rules(description, object_name).check()
     return description
 
@@ -113,6 +134,8 @@ class _Rules:
         self._by_bus_id = {gpu.pci_bus_id: gpu for gpu in description.gpus if gpu.pci_bus_id is not None}
 
     def check(self) -> None:
+        for name, geometry in self._description.mig_tables.items():
+            check_geometry(geometry, object_name=self._object_name, field_name=f"migTables.{name}")
         self._check_models()
         for position, gpu in enumerate(self._description.gpus):
             self._check_place(f"gpus[{position}]", gpu)
@@ -137,11 +160,12 @@ class _Rules:
     def _check_mig(self, where: str, model: GpuModel) -> None:
         if model.mig is None:
             return
-        if model.mig not in mig_tables():
+        known = [*self._description.mig_tables, *mig_tables()]
+        if model.mig not in known:
             self._fail(
                 where,
-                f"no table {model.mig!r} of MIG profiles is shipped",
-                f"{did_you_mean(model.mig, mig_tables())} shipped tables: {', '.join(mig_tables())}".lstrip(),
+                f"no table {model.mig!r} of MIG profiles is in this file or shipped",
+                f"{did_you_mean(model.mig, known)} tables: {', '.join(known)}".lstrip(),
             )
         if model.mig_mode == "unsupported":
             self._fail(where, "a table of MIG profiles, but migMode is unsupported", "set migMode: disabled")

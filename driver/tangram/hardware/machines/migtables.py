@@ -69,14 +69,19 @@ class MigProfile(Strict, frozen=True, kw_only=True):
         return tuple((int(start), int(size)) for start, size in pairs)
 
 
-class MigTable(Strict, frozen=True, kw_only=True):
+class MigGeometry(Strict, frozen=True, kw_only=True):
     """The profiles of a board, and the slices that their instances share."""
 
-    api_version: ApiVersion
-    kind: Literal["MIGTable"]
     memory_slices: Annotated[int, Meta(ge=1, le=64)]
     compute_slices: Annotated[int, Meta(ge=1, le=64)]
     profiles: Annotated[tuple[MigProfile, ...], Meta(min_length=1, max_length=32)]
+
+
+class MigTable(MigGeometry, frozen=True, kw_only=True):
+    """A geometry as a file of its own."""
+
+    api_version: ApiVersion
+    kind: Literal["MIGTable"]
 
 
 @functools.cache
@@ -97,16 +102,31 @@ def parse_mig_table(data: bytes, *, source: str) -> MigTable:
     object_name = f"MIG table {source[:256]}"
     content = parse_yaml(data, object_name=object_name).content
     table = convert(content, MigTable, parts=(MigProfile, MigEngines), object_name=object_name)
-    _Rules(table, object_name).check()
+    check_geometry(table, object_name=object_name)
     return table
+
+
+def check_geometry(geometry: MigGeometry, *, object_name: str, field_name: str = "") -> None:
+    """Raises InvalidObjectError for what the schema alone cannot say. `field_name`: where it stands."""
+    _Rules(geometry, object_name, prefix=f"{field_name}." if field_name else "").check()
+
+
+def shipped_name(geometry: MigGeometry) -> str | None:
+    """The shipped table that says the same."""
+
+    def content(of: MigGeometry) -> tuple[object, ...]:
+        return of.memory_slices, of.compute_slices, frozenset(of.profiles)
+
+    return next((name for name in mig_tables() if content(load_mig_table(name)) == content(geometry)), None)
 
 
 class _Rules:
     """What the schema alone cannot say."""
 
-    def __init__(self, table: MigTable, object_name: str) -> None:
+    def __init__(self, table: MigGeometry, object_name: str, *, prefix: str) -> None:
         self._table = table
         self._object_name = object_name
+        self._prefix = prefix
 
     def check(self) -> None:
         for key in ("name", "enum", "id"):
@@ -146,5 +166,5 @@ class _Rules:
 
     def _fail(self, field_name: str, problem: str, next_step: str) -> NoReturn:
         raise InvalidObjectError(
-            problem, object_name=self._object_name, field=field_name, next_step=next_step
+            problem, object_name=self._object_name, field=self._prefix + field_name, next_step=next_step
         )
