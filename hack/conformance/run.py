@@ -78,11 +78,16 @@ class Comparison:
             tally.verdicts[verdict] += 1
             tally.devices += verdict is Verdict.FITS
             text = difference(oracle_node, our_node)
-            if text and self._is_order(problem, our_node):
+            if not text:
+                continue
+            found = None
+            if not self._is_order(problem, our_node):
+                found = self.reduced(problem, number, our_node["node"])
+            if found is None:
                 tally.any_order += 1
-            elif text:
-                tally.found.append(self.reduced(problem, number, our_node["node"]))
-                return
+                continue
+            tally.found.append(found)
+            return
 
     def ask(self, problem: Problem, *, samples: int = 1) -> Sequence[Mapping[str, Any]]:
         """The oracle's answers. Raises ClusterError if it cannot read the problem."""
@@ -109,12 +114,15 @@ class Comparison:
                 return None if self._is_order(problem, ours) else (text, theirs, ours)
         return None
 
-    def reduced(self, problem: Problem, number: int, node: str) -> Found:
-        """The problem, reduced as long as it differs in the same way."""
+    def reduced(self, problem: Problem, number: int, node: str) -> Found | None:
+        """The problem, reduced as long as it differs in the same way; None if it does not always differ."""
         kind = self._kind(problem, node)
+        if not kind:
+            return None
         small = reduced(problem, lambda smaller: self._kind(smaller, node) == kind)
-        last = self.differing(small, node) or self.differing(problem, node)
-        assert last is not None
+        last = self.differing(small, node)
+        if last is None:
+            return None
         text, theirs, ours = last
         return Found(number=number, text=text, problem=small, oracle=theirs, ours=ours)
 
