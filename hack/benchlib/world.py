@@ -45,6 +45,7 @@ class World:
         run([REPOSITORY / "hack" / "venv", "--run-time"])
         try:
             self.server = FakeApiServer(ssl_context=self._credentials())
+            (self.directory / "node.yaml").write_text(f"simulate: {MACHINE}\n", encoding="utf-8")
             self.server.create(NODES, _node())
             self.server.create(DEVICE_CLASSES, gpu_class())
             await self.server.resume()
@@ -97,7 +98,8 @@ class World:
     async def start_node(self) -> Process:
         """The node plugin with eight simulated GPUs."""
         return await self._start(
-            "-m", "tangram", "node", "run", "--node-name", NODE, "--simulate", MACHINE,
+            "-m", "tangram", "node", "run", "--node-name", NODE,
+            "--config", str(self.directory / "node.yaml"),
             # /run is the process's own, in memory as on a node.
             "--kubelet-dir", str(self.directory), "--cdi-root", "/run/cdi",
             "--metrics-address", "127.0.0.1:0",
@@ -130,6 +132,8 @@ class World:
                 "PATH": os.environ["PATH"],
                 "PYTHONPATH": str(REPOSITORY / "driver"),
                 "PYTHONUNBUFFERED": "1",
+                # As in the chart.
+                "SSL_CERT_FILE": "/var/run/secrets/kubernetes.io/serviceaccount/ca.crt",
                 "KUBERNETES_SERVICE_HOST": host,
                 "KUBERNETES_SERVICE_PORT": port,
                 "TANGRAM_NAMESPACE": "tangram-system",

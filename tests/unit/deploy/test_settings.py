@@ -8,6 +8,7 @@ import yaml
 
 from tangram.base.settings import CommandSettings, load_settings, settings_of
 from tangram.controller.settings import ControllerSettings
+from tangram.kube.incluster import SERVICE_ACCOUNT
 from tangram.node.settings import NodeSettings
 
 from .conftest import VARIANTS, Rendered, rendering
@@ -53,8 +54,17 @@ def _load(rendered: Rendered, component: str, directory: Path) -> Any:
 
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_every_variable_is_a_setting(any_variant: Rendered, component: str) -> None:
-    known = {setting.environment for setting in settings_of(COMPONENTS[component])} | {"TANGRAM_CONFIG"}
-    assert set(_environment(any_variant.pod_specs()[component])) <= known
+    known = {setting.environment for setting in settings_of(COMPONENTS[component])}
+    assert set(_environment(any_variant.pod_specs()[component])) <= known | {
+        "TANGRAM_CONFIG",
+        "SSL_CERT_FILE",
+    }
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_nothing_but_the_api_server_is_trusted(any_variant: Rendered, component: str) -> None:
+    authority = _environment(any_variant.pod_specs()[component])["SSL_CERT_FILE"]
+    assert authority == str(SERVICE_ACCOUNT / "ca.crt")
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
