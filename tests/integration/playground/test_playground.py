@@ -159,14 +159,28 @@ async def test_it_tells_a_person_and_stays_for_kubectl(temporary: Path) -> None:
         assert len(claims) == 3
 
 
-async def test_ctrl_c_while_it_starts_leaves_nothing(temporary: Path) -> None:
+# How many lines it prints until it is starting, is ready, and has played three examples.
+@pytest.mark.parametrize(
+    ("number", "lines"),
+    [
+        (signal.SIGINT, 0), (signal.SIGINT, 1), (signal.SIGHUP, 2), (signal.SIGTERM, 45),
+        (signal.SIGKILL, 1), (signal.SIGKILL, 2), (signal.SIGKILL, 45),
+    ],
+)  # fmt: skip
+async def test_whatever_ends_it_nothing_is_left(temporary: Path, number: signal.Signals, lines: int) -> None:
     process = await start(temporary)
     assert process.stdout is not None
-    await process.stdout.readline()
     async with asyncio.timeout(TIMEOUT_S):
-        while not list(temporary.glob("*/node-2.log")):  # noqa: ASYNC110, ASYNC240
-            await asyncio.sleep(0.01)  # a file of another process sends no event
-    await interrupted(process, temporary)
+        for _ in range(lines):
+            assert await process.stdout.readline()
+    process.send_signal(number)
+    async with asyncio.timeout(TIMEOUT_S):
+        await process.communicate()
+        if number is signal.SIGKILL:
+            while leftovers(temporary):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)  # the guardian is no child of ours
+    assert not leftovers(temporary)
+    assert process.returncode in {130, -number}
 
 
 async def test_a_bad_scenario_is_refused_before_anything_starts(temporary: Path, tmp_path: Path) -> None:

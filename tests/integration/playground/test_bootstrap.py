@@ -1,0 +1,89 @@
+"""`./hack/try` before the playground is there: it makes its environment, and leaves none half made."""
+
+import asyncio
+import contextlib
+import importlib.util
+import os
+import shutil
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from devtools import bootstrap
+
+ROOT = Path(__file__).parents[3]
+TIMEOUT_S = 120
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A clone, as far as ./hack/try needs it, whose lock names one package."""
+    for name in ("hack/try", "hack/devtools/bootstrap.py"):
+        (tmp_path / "clone" / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, tmp_path / "clone" / name)
+    (tmp_path / "clone" / "deploy").mkdir()
+    (tmp_path / "clone" / "deploy" / "requirements.txt").write_text(f"a==1 --hash=sha256:{'0' * 64}\n")
+    (tmp_path / "tmp").mkdir()
+    return tmp_path
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+async def test_a_signal_while_it_installs_leaves_nothing(tree: Path, number: signal.Signals) -> None:
+    asked = asyncio.Event()
+
+    async def never_answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        asked.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(never_answer, "127.0.0.1", 0) as index:
+        port = index.sockets[0].getsockname()[1]
+        process = await asyncio.create_subprocess_exec(
+            str(tree / "clone" / "hack" / "try"),
+            env={
+                "PATH": os.environ["PATH"],
+                "PYTHON": sys.executable,
+                "PIP_INDEX_URL": f"http://127.0.0.1:{port}/",
+                "PIP_CONFIG_FILE": os.devnull,
+                "TMPDIR": str(tree / "tmp"),
+            },
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            await asked.wait()
+            process.send_signal(number)
+            _, errors = await process.communicate()
+    assert process.returncode == 130, errors.decode()
+    assert "Traceback" not in errors.decode()
+    assert not (tree / "clone" / ".venv-run").exists()
+    assert not list((tree / "tmp").iterdir())
+    for process_directory in Path("/proc").glob("[0-9]*"):  # noqa: ASYNC240
+        with contextlib.suppress(OSError):
+            assert str(tree).encode() not in (process_directory / "cmdline").read_bytes()
+
+
+def lacks(monkeypatch: pytest.MonkeyPatch, *, modules: set[str], uv: str | None) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in modules else object())
+    monkeypatch.setattr(shutil, "which", lambda _: uv)
+
+
+def test_without_ensurepip_a_pip_or_uv_that_is_there_installs(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks(monkeypatch, modules={"ensurepip"}, uv=None)
+    made, install = bootstrap._installer()
+    assert made[-1] == "--without-pip"
+    assert install[:4] == [sys.executable, "-m", "pip", "--python"]
+    lacks(monkeypatch, modules={"ensurepip", "pip"}, uv="/usr/bin/uv")
+    made, install = bootstrap._installer()
+    assert made[-1] == "--without-pip"
+    assert install[:3] == ["/usr/bin/uv", "pip", "install"]
+
+
+def test_without_any_installer_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks(monkeypatch, modules={"ensurepip", "pip"}, uv=None)
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    with pytest.raises(bootstrap.CannotPrepareError, match=f"apt-get install python{version}-venv"):
+        bootstrap._installer()
