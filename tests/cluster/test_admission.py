@@ -241,10 +241,17 @@ GUARDED = f'device.attributes["{DRIVER_NAME}"].allocator == "scheduler"'
         ([OURS], {f"{DRIVER_NAME}/unguarded": "true"}, "created"),
         ([OURS, GUARDED], {}, "created"),
         ([f"{OURS} && {GUARDED}"], {}, "created"),
+        ([f"{OURS} &&\n{GUARDED} &&\ndevice.attributes['{DRIVER_NAME}'].healthy"], {}, "created"),
+        ([f"{GUARDED} || true"], {}, "refused"),
+        ([f"{OURS} && !({GUARDED})"], {}, "refused"),
+        ([f"{GUARDED} == false"], {}, "refused"),
+        ([f"true // {GUARDED}"], {}, "refused"),
         (['device.driver == "nic.example.com"'], {}, "created"),
         (['"nic.example.com" == device.driver'], {}, "created"),
         (['device.driver in ["nic.example.com"]'], {}, "created"),
         (['device.driver.startsWith("gpu.")'], {}, "warned"),
+        (['device.driver == "gpu." + "resource.admin"'], {}, "warned"),
+        (['device.driver == "nic.example.com" || true'], {}, "warned"),
         ([], {}, "warned"),
         (['has(device.attributes["nic.example.com"].speed)'], {}, "warned"),
         ([], {f"{DRIVER_NAME}/unguarded": "true"}, "created"),
@@ -267,7 +274,7 @@ def test_device_classes(
         if result.returncode:
             assert "must also demand" in result.stderr
             return "refused"
-        return "warned" if "does not compare device.driver" in result.stderr else "created"
+        return "warned" if "does not begin with a comparison of device.driver" in result.stderr else "created"
 
     deadline_s = time.monotonic() + DEADLINE_S
     while (seen := attempt()) != outcome and time.monotonic() < deadline_s:
