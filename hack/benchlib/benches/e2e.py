@@ -56,7 +56,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
     parser.add_argument(
-        "--samples", type=int, default=30, metavar="N", help="pods of each kind (%(default)s)"
+        "--samples", type=int, default=25, metavar="N", help="pods of each kind (%(default)s)"
     )
     parser.add_argument(
         "--base-port", type=int, default=BASE_PORT, metavar="P",

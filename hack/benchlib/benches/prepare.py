@@ -57,8 +57,8 @@ _LABELS = {
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = _DESCRIPTION
     parser.epilog = _EPILOG
-    parser.add_argument("--samples", type=int, default=400, metavar="N", help="single calls (%(default)s)")
-    parser.add_argument("--rounds", type=int, default=80, metavar="N", help="of eight at once (%(default)s)")
+    parser.add_argument("--samples", type=int, default=250, metavar="N", help="single calls (%(default)s)")
+    parser.add_argument("--rounds", type=int, default=60, metavar="N", help="of eight at once (%(default)s)")
 
 
 def measure(options: argparse.Namespace) -> Measurement:

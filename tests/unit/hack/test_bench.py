@@ -11,6 +11,7 @@ from benchlib import cli, document
 from benchlib.registry import BENCHES, Entry, load
 from benchlib.results import Goal, Machine, Measurement, Result, Results, read_results, to_json
 from benchlib.statistics import quantile, summarize
+from clusterlib.errors import ClusterError
 
 MACHINE = Machine(cpu="a CPU", cpus=2, memory_bytes=2**34, kernel="6.1", os="an OS", load=(0.5, 1.5))
 
@@ -130,6 +131,37 @@ def test_a_bench_prints_its_result_and_tells_whether_goals_were_met(
     assert shown.parameters == {"samples": 5}
     assert shown.machine.cpus >= 1
     assert shown.commit
+
+
+def test_all_goes_on_after_a_failure_and_tells_it(
+    monkeypatch: pytest.MonkeyPatch, probe: Callable[[float], None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    probe(3.0)
+    given: list[str] = []
+
+    class Failing(Probe):
+        def configure(self, parser: argparse.ArgumentParser) -> None:
+            parser.add_argument("--base-port", default="none")
+
+        def measure(self, options: argparse.Namespace) -> Measurement:
+            given.append(options.base_port)
+            raise ClusterError("no cluster here", next_step="be root")
+
+    working = Probe(Goal(name="y", value=2, limit=1, unit=""))
+    failing = Failing(Goal(name="x", value=1, limit=1, unit=""))
+    entries = {
+        "failing": Entry(help="fails", cluster=True),
+        "probe": Entry(help="nothing"),
+        "long": Entry(help="not of all", in_all=False),
+    }
+    monkeypatch.setattr(cli, "BENCHES", entries)
+    monkeypatch.setattr(cli, "load", lambda name: failing if name == "failing" else working)
+    assert cli.main(["all", "--base-port", "17600"]) == 1
+    assert given == ["17600"]
+    said = capsys.readouterr().err
+    assert "no cluster here\n  next: be root" in said
+    assert "not measured: failing\ngoals missed: probe" in said
+    assert document.DOCUMENT.read_text().count("## Probe") == 1
 
 
 def test_all_writes_the_document_from_the_results(probe: Callable[[float], None], tmp_path: Any) -> None:
