@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-import msgspec
-
 from tangram.base.backoff import Backoff
 from tangram.base.clock import Clock
 from tangram.base.errors import SliceLimitError, TangramError
@@ -131,16 +129,6 @@ class SlicePublisher:
         for name in changed | unwanted:
             self._queue.add_after(name, delay_s=delay_s)
 
-    async def unpublish(self) -> None:
-        """Deletes all our slices of this node, for good: for an uninstall. Raises KubeError."""
-        self.publish({})
-        deleted: set[str] = set()
-        # Those with finalizers stay for a while after their deletion.
-        while names := set(await self._listed()) - deleted:
-            for name in names:
-                await self._writer.delete(name)
-            deleted |= names
-
     async def run(self) -> None:
         """Until cancelled. Does nothing before the first `publish`."""
         async with asyncio.TaskGroup() as tasks:
@@ -245,13 +233,6 @@ class SlicePublisher:
 
     def _note_generation(self, pool_name: str, generation: int) -> None:
         self._generations[pool_name] = max(self._generations[pool_name], generation)
-
-    async def _listed(self) -> list[str]:
-        class Page(msgspec.Struct):
-            items: list[StoredSlice] | None = None
-
-        page = await self._client.list_page(RESOURCE_SLICES, field_selector=self._selector)
-        return [each.name for each in decode(page, Page).items or ()]
 
     def _note_change(self, change: Change[StoredSlice]) -> None:
         if change.new:

@@ -348,26 +348,6 @@ async def test_an_admission_webhook_that_changes_slices() -> None:
         assert len(it.writes()) - seen < 40
 
 
-async def test_unpublish() -> None:
-    async with world() as it:
-        foreign = {
-            "driver": "other.example.com",
-            "nodeName": NODE,
-            "pool": {"name": "p", "generation": 1, "resourceSliceCount": 1},
-        }
-        it.server.create(RESOURCE_SLICES, {"metadata": {"name": "foreign"}, "spec": foreign})
-        await it.start({POOL: pool(1, 2), "second": pool(3)})
-        await it.settled()
-        await it.publisher.unpublish()
-        await it.clock.advance(60)
-        assert [each["metadata"]["name"] for each in it.server.objects(RESOURCE_SLICES)] == ["foreign"]
-        await it.start({POOL: pool(1)})
-        await it.settled()
-        await it.stop()
-        await it.made().unpublish()
-        assert it.slices() == [], "needs no running publisher"
-
-
 async def test_slices_with_finalizers_do_not_spin() -> None:
     async with world() as it:
         await it.start({POOL: pool(1), "second": pool(2)})
