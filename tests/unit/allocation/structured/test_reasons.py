@@ -1,0 +1,163 @@
+"""Why not: each device with the term that refused it, and one line for people."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.unit.allocation.structured.world import (
+    DRIVER,
+    claim,
+    device,
+    distinct,
+    either,
+    held,
+    match,
+    request,
+    slice_,
+    solve,
+    sub,
+)
+
+from tangram.allocation.structured import Allocated, Cluster, Code, Outcome, parse_features
+from tangram.base.errors import InvalidObjectError, UsageError
+from tangram.model.kubernetes import ResourceClaim, ResourceSlice
+
+Json = dict[str, Any]
+
+
+def why(outcome: Outcome) -> dict[str, tuple[Code, str]]:
+    assert outcome.allocations is None
+    return {r.device.device: (r.code, r.text) for r in outcome.reasons.refusals}
+
+
+def test_every_refused_device_with_the_term_that_refused_it() -> None:
+    domain = f'device.attributes["{DRIVER}"]'
+    taint = {"key": "k", "value": "v", "effect": "NoExecute"}
+    items = [
+        device("class", attributes={"x": 0}),
+        device("selector", attributes={"x": 1, "v": {"version": "1.2.3"}}, capacity={"m": "8Gi"}),
+        device("held", attributes={"x": 3}, capacity={"m": "8"}),
+        device(
+            "taint",
+            attributes={"x": 3},
+            capacity={"m": "8"},
+            taints=[taint],
+        ),
+        device("small", attributes={"x": 3}, capacity={"m": "1"}),
+        device("counter", attributes={"x": 3}, capacity={"m": "8"}, counters={"s": {"c": 3}}),
+    ]
+    slices = [slice_(name="sets", count=2, sets={"s": {"c": 2}}), slice_(*items, name="s2", count=2)]
+    only = {"metadata": {"name": "only"}, "spec": {"selectors": [{"cel": {"expression": f"{domain}.x > 0"}}]}}
+    wants = claim(request(cls="only", when=f"{domain}.x == 3", capacity={"m": "4"}))
+    outcome = solve(slices, [held("held", name="other"), wants], classes=[only])
+    assert why(outcome) == {
+        "class": (Code.CLASS, f"is not of class only: {domain}.x > 0 (x is 0)"),
+        "selector": (Code.SELECTOR, f"does not match: {domain}.x == 3 (x is 1)"),
+        "held": (Code.HELD, "is held by claim ns/other"),
+        "taint": (Code.TAINT, "has the taint k=v:NoExecute"),
+        "small": (Code.CAPACITY, "capacity m: 4 needed, 1 there"),
+        "counter": (Code.COUNTER, "counter s/c: 3 needed, 2 left"),
+    }
+    assert outcome.reasons.summary == (
+        "request r: 1 device wanted, of 6 devices 0 can be used: 1 has the taint k=v:NoExecute, 1 held by "
+        "other claims, 1 not of the device class, 1 not selected, 1 without enough capacity, 1 without "
+        "enough counters"
+    )
+
+
+@pytest.mark.parametrize(
+    ("attribute", "text"),
+    [
+        (True, "x is true"),
+        ({"version": "1.2.3"}, "x is 1.2.3"),
+        ([1, 2], "x is [1, 2]"),
+        ("long", "x is long"),
+    ],
+)
+def test_the_values_found_are_quoted(attribute: Any, text: str) -> None:
+    when = f'!has(device.attributes["{DRIVER}"].x)'
+    outcome = solve([slice_(device("a", attributes={"x": attribute}))], [claim(request(when=when))])
+    assert why(outcome)["a"][1].endswith(f"({text})")
+
+
+def test_capacities_and_drivers_are_quoted() -> None:
+    when = f'device.driver == "x" || device.capacity["{DRIVER}"].m.compareTo(quantity("1Ti")) > 0'
+    outcome = solve([slice_(device("a", capacity={"m": "8Gi"}))], [claim(request(when=when))])
+    assert why(outcome)["a"][1].endswith(f"(m is 8Gi, driver is {DRIVER})")
+
+
+def test_constraints_are_named_with_both_values() -> None:
+    items = [device(n, attributes={"n": v}) for n, v in (("a", 1), ("b", 2), ("c", 2))]
+    three = solve([slice_(*items)], [claim(request(count=3), constraints=[match("n")])])
+    assert three.reasons.summary == (
+        f"request r: 3 devices with one {DRIVER}/n wanted, at most 2 of 3 free ones agree (2)"
+    )
+    different = solve([slice_(*items)], [claim(request(count=3), constraints=[distinct("n")])])
+    assert different.reasons.summary == (
+        f"request r: 3 devices with different {DRIVER}/n wanted, the 3 free ones have 2"
+    )
+    two = solve([slice_(*items[:2])], [claim(request("x"), request("y"), constraints=[match("n")])])
+    assert two.reasons.summary.startswith(f"the requests x, y must have one {DRIVER}/n")
+
+
+def test_all_alternatives_and_broken_pools_are_named() -> None:
+    slices = [slice_("a"), slice_("b", name="s2", pool="q", count=2), slice_("c", "c", name="s3", pool="z")]
+    outcome = solve(slices, [claim(either("r", sub("x", count=2), sub("y", count=3)))])
+    assert outcome.reasons.summary == (
+        "request r: 2 devices wanted, of 1 device 1 can be used; or 3 devices wanted, of 1 device 1 can be "
+        f"used; pool {DRIVER}/q cannot be used: 1 of its 2 slices are there; pool {DRIVER}/z cannot be used: "
+        "device name c occurs twice"
+    )
+    assert outcome.node_error.startswith("invalid resource pools were encountered")
+
+
+def test_all_says_how_many_were_wanted() -> None:
+    outcome = solve([slice_("a", "b")], [held("a"), claim(request(allocationMode="All"))])
+    assert outcome.reasons.summary == (
+        "request r: all matching devices wanted, of 2 devices 1 can be used: 1 held by other claims"
+    )
+    nothing = solve([], [claim(request(allocationMode="All"))])
+    assert nothing.reasons.summary == "request r: all matching devices wanted, no devices on this node"
+
+
+def test_requests_that_compete() -> None:
+    outcome = solve([slice_("a")], [claim(request("x"), request("y"))])
+    assert (
+        outcome.reasons.summary == "each of 2 requests could be served alone, but not all 2 devices together"
+    )
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("item", "field"),
+    [
+        (slice_(device("a", capacity={"m": "lots"})), "spec.devices[0]"),
+        (slice_("x", device("a", attributes={"v": {"version": "v1"}})), "spec.devices[1]"),
+        (slice_(sets={"s": {"c": "?"}}), "spec.sharedCounters"),
+    ],
+)
+def test_objects_that_are_wrong_are_named(item: Json, field: str) -> None:
+    with pytest.raises(InvalidObjectError) as caught:
+        Cluster(slices=[msgspec.convert(item, ResourceSlice)], classes=[])
+    assert (caught.value.object_name, caught.value.field) == ("ResourceSlice s1", field)
+
+
+def test_a_claim_that_consumes_no_quantity_is_named() -> None:
+    bad = held({"device": "a", "shareID": "x", "consumedCapacity": {"m": "lots"}})
+    with pytest.raises(InvalidObjectError, match=r"ResourceClaim ns/old.*consumedCapacity"):
+        Allocated.of([msgspec.convert(bad, ResourceClaim)], parse_features("latest"))
+
+
+@pytest.mark.parametrize("text", ["", "k8s-1.33", "Everything", "k8s-1.36,-Nothing"])
+def test_features_that_nobody_knows_are_refused(text: str) -> None:
+    with pytest.raises(UsageError, match=r"give one of latest, none, k8s-1\.34"):
+        parse_features(text)
+
+
+def test_features_are_added_and_taken_away() -> None:
+    assert parse_features("k8s-1.36,-DRADeviceTaints").gates < parse_features("k8s-1.36").gates
+    assert parse_features("DeviceTaints").gates == {"DeviceTaints"}
+    assert parse_features("none").gates == frozenset()
+    assert parse_features("k8s-1.36,none,AdminAccess").faults == parse_features("k8s-1.36").faults
