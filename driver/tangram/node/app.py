@@ -223,6 +223,7 @@ class NodePlugin:
         return self._discovery.inventory
 
     def _changed(self, inventory: Inventory) -> None:
+        self._reporter.gpus_not_answering(inventory.machine.failures)
         self._publish(inventory)
         self._reconciler.ask()
 

@@ -3,7 +3,7 @@
 Writes are retried with back-off; nothing here can hold up or fail a preparation.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -32,6 +32,10 @@ from tangram.node.metrics import STATUS_WRITES
 
 _log = get_logger("node")
 
+_GPU_NEXT_STEP = (
+    "look at nvidia-smi and the kernel log (Xid messages); the GPU may need a reset, or the node a reboot"
+)
+
 AFTER_ANSWER_S = 0.1
 """How long a report waits, so that the answer to the kubelet, and other claims of the same pod, go first."""
 
@@ -53,6 +57,11 @@ class Reporter:
         self._events = events
         self._clock = clock
         self._node_name = node_name
+        # `kubectl describe node` looks for events by the name in place of the uid: the kubelet writes them so.
+        self._node = ObjectReference(
+            api_version=NODES.api_version, kind=NODES.kind, name=node_name, namespace="", uid=node_name
+        )
+        self._not_answering: dict[str, str] = {}
         self._queue: WorkQueue[str] = WorkQueue(clock=clock)
         self._desired: dict[str, _Desired] = {}
         self._ill: dict[str, str] = {}
@@ -92,17 +101,29 @@ class Reporter:
 
     def state_set_aside(self, *, uid: str, cause: str, path: str, owner: ClaimReference | None) -> None:
         """A held file could not be used; `owner` is whose it was, if that is known."""
-        node = ObjectReference(
-            api_version=NODES.api_version, kind=NODES.kind, name=self._node_name, namespace="", uid=""
-        )
         self._events.emit(
-            _claim_reference(owner) if owner else node,
+            _claim_reference(owner) if owner else self._node,
             reason="HeldStateSetAside",
             note=f"held state of claim uid {uid} on node {self._node_name} was not usable ({cause}); it is"
             f" kept as {path}, and rebuilt if the claim is still allocated here",
             action="Reconcile",
             kind="Warning",
         )
+
+    def gpus_not_answering(self, failures: Mapping[str, str]) -> None:
+        """GPUs that the last look found no good and that are not published, by UUID or index. Told once."""
+        for label, cause in failures.items():
+            if self._not_answering.get(label) != cause:
+                _log.error("gpu_not_answering", gpu=label, cause=cause, next_step=_GPU_NEXT_STEP)
+                self._events.emit(
+                    self._node,
+                    reason="GpuNotAnswering",
+                    note=f"a GPU of node {self._node_name} does not answer and is not published: {cause};"
+                    f" {_GPU_NEXT_STEP}",
+                    action="Discover",
+                    kind="Warning",
+                )
+        self._not_answering = dict(failures)
 
     async def run(self) -> None:
         """Writes status until cancelled."""

@@ -306,6 +306,23 @@ async def test_a_lost_gpu_is_unhealthy_while_held_and_goes_afterwards(world: Wor
         await world.prepared(other)
 
 
+async def test_a_gpu_that_was_lost_before_the_start_is_told_on_the_node(world: World) -> None:
+    uuid = world.hardware.discover().gpus[0].uuid
+    world.hardware.lose(uuid)
+    async with world.run() as running:
+        await world.until_published(7)
+        await world.server.until(
+            lambda: any(
+                event["reason"] == "GpuNotAnswering"
+                and event["regarding"]["kind"] == "Node"
+                and "GPU is lost" in event["note"]
+                for event in world.server.objects(EVENTS)
+            )
+        )
+        _, metrics = await running.get("/metrics")
+        assert 'tangram_gpus{state="not_answering"} 1.0' in metrics
+
+
 async def test_what_was_left_of_claims_that_are_gone_is_freed(world: World) -> None:
     async with world.run():
         names = await world.until_published()

@@ -198,6 +198,23 @@ async def test_a_claim_that_is_gone_or_deallocated_is_dropped(setup: Setup) -> N
     assert setup.devices("claim-2") == []
 
 
+async def test_a_gpu_that_does_not_answer_is_told_on_the_node_once(setup: Setup) -> None:
+    with capture_logs() as logs:
+        setup.reporter.gpus_not_answering({"index 3": "index 3: GPU is lost (code 15)"})
+        setup.reporter.gpus_not_answering({"index 3": "index 3: GPU is lost (code 15)", "index 4": "gone"})
+    await setup.server.until(lambda: len(setup.server.objects(EVENTS)) == 2)
+    lost = next(event for event in setup.server.objects(EVENTS) if "code 15" in event["note"])
+    assert (lost["reason"], lost["type"]) == ("GpuNotAnswering", "Warning")
+    assert lost["regarding"] == {"apiVersion": "v1", "kind": "Node", "name": NODE, "uid": NODE}
+    assert "is not published: index 3" in lost["note"]
+    assert "kernel log" in lost["note"]
+    assert [entry["gpu"] for entry in logs if entry["event"] == "gpu_not_answering"] == ["index 3", "index 4"]
+    setup.reporter.gpus_not_answering({})
+    with capture_logs() as again:
+        setup.reporter.gpus_not_answering({"index 4": "gone"})
+    assert [entry["gpu"] for entry in again] == ["index 4"]
+
+
 async def test_a_file_set_aside_is_told(setup: Setup) -> None:
     owner = ClaimReference(namespace="ns", name="claim-1", uid="u-2")
     setup.server.create(NAMESPACES, {"metadata": {"name": "ns"}})
