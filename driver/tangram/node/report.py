@@ -57,7 +57,7 @@ class Reporter:
         self._events = events
         self._clock = clock
         self._node_name = node_name
-        # `kubectl describe node` looks for events by the name in place of the uid: the kubelet writes them so.
+        # `kubectl describe node` finds events by the name in place of the uid, as the kubelet does.
         self._node = ObjectReference(
             api_version=NODES.api_version, kind=NODES.kind, name=node_name, namespace="", uid=node_name
         )
