@@ -11,6 +11,8 @@ from tangram.base.errors import AlreadyExistsError, ApiError, InvalidObjectError
 from tangram.kube.resources import Resource
 from tangram.testing.apiserver import RESOURCES, FakeApiServer
 
+MAXIMUM_PODS = 1000
+"""of one Job or Deployment"""
 _MAXIMUM_BYTES = 1024 * 1024
 _KINDS = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
 
@@ -150,7 +152,7 @@ def _pods(document: Document) -> int:
         return 1 if (value := spec.get(field)) is None else int(value)
 
     if kind == "Job":
-        return min(number("completions"), number("parallelism"))
+        return min(number("completions"), number("parallelism"), MAXIMUM_PODS)
     if kind == "Deployment":
-        return number("replicas")
+        return min(number("replicas"), MAXIMUM_PODS)
     return int(kind == "Pod")

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tangram.base.errors import AlreadyExistsError, ApiError, InvalidObjectError, UsageError
-from tangram.playground.manifests import Manifests, apply, manifests, read_documents, resource_of
+from tangram.playground.manifests import (
+    MAXIMUM_PODS,
+    Manifests,
+    apply,
+    manifests,
+    read_documents,
+    resource_of,
+)
 from tangram.playground.scenarios.reading import is_scenario, scenario
 from tangram.playground.scenarios.schema import Apply, Scenario
 from tangram.testing.apiserver import FakeApiServer
@@ -30,6 +37,11 @@ def load_plans(paths: Sequence[Path]) -> Plans:
     rehearsal = FakeApiServer()
     for document in (document for each in files for document in each.documents):
         apply(rehearsal, document)
+        spec = document.object.get("spec") or {}
+        for field in ("replicas", "parallelism"):
+            if isinstance(count := spec.get(field), int) and count > MAXIMUM_PODS:
+                problem = f"the playground makes at most {MAXIMUM_PODS} pods, not {count}"
+                raise InvalidObjectError(problem, object_name=document.label, field=f"spec.{field}")
     return files
 
 

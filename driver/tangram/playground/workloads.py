@@ -1,6 +1,7 @@
 """Jobs and Deployments, as far as a try needs them: they make pods and count them.
 
-Not here: ReplicaSets, rollouts of a changed template, back-off between failed pods of a Job.
+At most a thousand pods for each. Not here: ReplicaSets, rollouts of a changed template, back-off between
+failed pods of a Job.
 """
 
 import copy
@@ -8,6 +9,7 @@ from typing import Any
 
 from tangram.base.clock import Clock, rfc3339
 from tangram.kube.resources import PODS, Resource
+from tangram.playground.manifests import MAXIMUM_PODS
 from tangram.playground.objects import finished, leaving, owned_by, owner_reference, phase, place, uid
 from tangram.testing.apiserver import DEPLOYMENTS, JOBS, FakeApiServer
 
@@ -28,7 +30,7 @@ def step(server: FakeApiServer, clock: Clock) -> None:
 
 
 def _deployment(server: FakeApiServer, deployment: Object, pods: list[Object]) -> None:
-    wanted = int(deployment["spec"].get("replicas", 1))
+    wanted = _bounded(deployment["spec"].get("replicas", 1))
     kept = [pod for pod in pods if not leaving(pod)]
     for _ in range(wanted - len(kept)):
         _make_pod(server, deployment, {})
@@ -51,7 +53,7 @@ def _job(server: FakeApiServer, job: Object, pods: list[Object], clock: Clock) -
     if before.get("conditions"):  # only ever set at its end
         return
     spec = job["spec"]
-    completions, parallelism = int(spec.get("completions", 1)), int(spec.get("parallelism", 1))
+    completions, parallelism = int(spec.get("completions", 1)), _bounded(spec.get("parallelism", 1))
     succeeded = sum(phase(pod) == "Succeeded" for pod in pods)
     failed = sum(phase(pod) == "Failed" for pod in pods)
     active = sum(not finished(pod) and not leaving(pod) for pod in pods)
@@ -69,6 +71,11 @@ def _job(server: FakeApiServer, job: Object, pods: list[Object], clock: Clock) -
         for _ in range(min(parallelism, completions - succeeded) - active):
             _make_pod(server, job, {"job-name": name, "batch.kubernetes.io/job-name": name})
     _set_status(server, JOBS, job, status)
+
+
+def _bounded(count: int) -> int:
+    """What `kubectl scale` asks for may be more than one process can serve."""
+    return min(int(count), MAXIMUM_PODS)
 
 
 def _make_pod(server: FakeApiServer, owner: Object, labels: dict[str, str]) -> None:
