@@ -7,27 +7,16 @@ records, so that `put_back` undoes the last.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tangram.allocation.structured.capacity import Demand, demand, lacking
+from tangram.allocation.structured.capacity import Demand, lacking
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import Constraint
 from tangram.allocation.structured.features import Fault, Gate
+from tangram.allocation.structured.judge import Judge, Refused
 from tangram.allocation.structured.ledger import Ledger
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.quantities import Quantity
 from tangram.allocation.structured.requests import Alternative
 from tangram.allocation.structured.state import Allocated
-from tangram.allocation.structured.view import View
-from tangram.model.kubernetes import DeviceTaint, DeviceToleration
-
-OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
-"""What a node declares that can leave out operations (KEP-5945)."""
-
-
-class Refused(NamedTuple):
-    """Why a device cannot be taken now."""
-
-    code: Code
-    text: str
 
 
 class Taken(NamedTuple):
@@ -43,7 +32,11 @@ class Taken(NamedTuple):
 class Taker:
     """Takes devices and puts them back. `taken` in order; `results`: how many per claim."""
 
-    def __init__(self, view: View, allocated: Allocated, constraints: Sequence[Sequence[Constraint]]) -> None:
+    def __init__(
+        self, judge: Judge, allocated: Allocated, constraints: Sequence[Sequence[Constraint]]
+    ) -> None:
+        view = judge.view
+        self.judge = judge
         self.view = view
         self.ledger = Ledger(view, allocated)
         self.constraints = constraints
@@ -52,69 +45,16 @@ class Taker:
         features = self._features = view.features
         self._consumable = features.on(Gate.CONSUMABLE_CAPACITY)
         self._leaks = features.has(Fault.REJECTION_LEAKS)
-        self._demands: dict[tuple[int, int], Demand] = {}
+        self._late_taints = features.late_taints
 
     def multiple(self, position: int) -> bool:
         """True if the device is shared between claims."""
         return self._consumable and self.view.device(position).multiple
 
-    def demand(self, alternative: Alternative, position: int) -> Demand:
-        """What the request takes of the capacities of the device."""
-        key = (alternative.index, position)
-        known = self._demands.get(key)
-        if known is None:
-            device = self.view.device(position)
-            known = self._demands[key] = demand(device, alternative.capacity, self._features)
-        return known
-
-    def unfit(self, alternative: Alternative, position: int) -> Refused | None:
-        """Why the device can never be taken for the request, whatever is free: not selected, tainted, …
-
-        Raises FatalError where upstream would.
-        """
-        verdict = alternative.matches.verdict(position)
-        if verdict is not None:
-            if verdict.fatal:
-                raise FatalError(verdict.text)
-            return Refused(verdict.code, verdict.text)
-        if self._consumable:
-            wanted = self.demand(alternative, position)
-            if wanted.fatal:
-                device = self.view.device(position)
-                raise FatalError(
-                    f"request {alternative.name}: checking capacity for device {device.id}: {wanted.fatal}"
-                )
-            if wanted.refused:
-                return Refused(Code.CAPACITY, wanted.refused)
-        return self._barred(alternative, position)
-
-    def _barred(self, alternative: Alternative, position: int) -> Refused | None:
-        """Features and taints."""
-        features, place = self._features, self.view.places[position]
-        device = self.view.device(position)
-        if place.slice is not None and place.slice.skip_node_operations and features.skips_operations:
-            declared = OPTIONAL_NODE_OPERATIONS in self.view.node.declared_features
-            if not features.on(Gate.OPTIONAL_NODE_OPERATIONS) or not declared:
-                return Refused(Code.FEATURE, f"needs {OPTIONAL_NODE_OPERATIONS}, which the node lacks")
-        if device.consumes and not features.on(Gate.PARTITIONABLE_DEVICES):
-            return Refused(Code.FEATURE, "consumes counters, which are not honoured")
-        return None if self._leaks else self._taint(alternative, device)
-
-    def _taint(self, alternative: Alternative, device: Device) -> Refused | None:
-        if not device.wire.taints or not self._features.on(Gate.DEVICE_TAINTS):
-            return None
-        every_effect = self._features.has(Fault.ALL_TAINTS_BLOCK)
-        for taint in device.wire.taints:
-            blocks = every_effect or taint.effect in ("NoSchedule", "NoExecute")
-            if blocks and not tolerated(taint, alternative.tolerations):
-                value = f"={taint.value}" if taint.value else ""
-                return Refused(Code.TAINT, f"has the taint {taint.key}{value}:{taint.effect}")
-        return None
-
     def short(self, alternative: Alternative, position: int) -> str:
         """Which capacity of the device is too small for one more share; empty if none."""
         device = self.view.device(position)
-        return lacking(device, self.demand(alternative, position), self.ledger.consumed(position))
+        return lacking(device, self.judge.demand(alternative, position), self.ledger.consumed(position))
 
     def take(self, alternative: Alternative, position: int, slot: int) -> Refused | None:
         """Takes a device that is not unfit, or says what is in the way now. Raises FatalError."""
@@ -145,8 +85,8 @@ class Taker:
             self._roll_back(taken)
             return Refused(Code.CAPACITY, text)
         if multiple:
-            taken = taken._replace(share=self.demand(alternative, position))
-            ledger.share(position, self.demand(alternative, position))
+            taken = taken._replace(share=self.judge.demand(alternative, position))
+            ledger.share(position, self.judge.demand(alternative, position))
         else:
             ledger.mark(position, claim, admin=alternative.admin)
         self.taken.append(taken)
@@ -156,8 +96,11 @@ class Taker:
     def _constrain(self, taken: Taken, device: Device) -> Refused | None:
         alternative = taken.alternative
         constraints = self.constraints[alternative.claim]
-        if self._leaks and (refused := self._taint(alternative, device)):
-            return refused  # looked at only now: its counters stay taken
+        if self._late_taints and (refused := self.judge.taint(alternative, device)):
+            if taken.paid and not self._leaks:
+                self.ledger.release(taken.position)
+                self.ledger.leave(taken.position, taken.groups)
+            return refused
         for index, constraint in enumerate(constraints):
             text = constraint.add(alternative, device)
             if not text:
@@ -183,7 +126,7 @@ class Taker:
             if slot >= len(devices):
                 raise FatalError(f"request {alternative.name}: there is no device #{slot} in the slice")
             other = self.view.positions[devices[slot].id]
-            wanted = self.demand(alternative, other)
+            wanted = self.judge.demand(alternative, other)
             return wanted.refused or self.short(alternative, other)
         return self.short(alternative, position) if alternative.everything else ""
 
@@ -216,20 +159,6 @@ class Taker:
     def _held_by(self, position: int) -> str:
         holder = self.ledger.holder[position]
         return f"is held by claim {holder}" if holder else "is given to another request of this decision"
-
-
-def tolerated(taint: DeviceTaint, tolerations: Sequence[DeviceToleration] | None) -> bool:
-    """True if a toleration covers the taint (`ToleratesTaint` of the resourceclaim package)."""
-    for toleration in tolerations or ():
-        if toleration.effect and toleration.effect != taint.effect:
-            continue
-        if toleration.key and toleration.key != taint.key:
-            continue
-        if toleration.operator == "Exists":
-            return True
-        if toleration.operator in ("", "Equal") and toleration.value == taint.value:
-            return True
-    return False
 
 
 def _number(nano: int) -> str:

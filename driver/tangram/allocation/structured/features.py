@@ -45,6 +45,7 @@ class Fault(StrEnum):
     ALL_BY_REMAINING_CAPACITY = "allocationMode All leaves out devices whose remaining capacity is too small"
     UNREPRESENTABLE_CAPACITY_WRAPS = "capacities beyond 64 bits are not refused"
     ROUNDED_IN_BINARY = "a capacity that was rounded to a step is written as a binary quantity"
+    BINDING_SLICES_LAST = "slices with binding conditions come after the others of their pool"
     PERMUTATIONS = "one request may get the same shared device twice"
     ALL_LOSES_SUBREQUEST = "a subrequest for all devices goes on as the first subrequest after one device"
     INCOMPLETE_POOLS_USED = "devices of incomplete pools are allocated"
@@ -94,6 +95,11 @@ class Features:
         return self.reads_137 and (self.basic is None or bool(self.gates & _ALPHA_37))
 
     @property
+    def late_taints(self) -> bool:
+        """True if taints must be looked at after counters, as upstream: where that leaves traces."""
+        return self.has(Fault.REJECTION_LEAKS) or self.has(Fault.COUNTERS_BY_POOL_NAME)
+
+    @property
     def permutes(self) -> bool:
         """Each device of a request is looked for from the start: a shared one may be found twice."""
         return self.is_basic or self.has(Fault.PERMUTATIONS)
@@ -131,6 +137,7 @@ _UNTIL_35 = frozenset(
     {
         *_UNTIL_36,
         Fault.COUNTERS_BY_POOL_NAME,
+        Fault.BINDING_SLICES_LAST,
         Fault.PERMUTATIONS,
         Fault.ALL_LOSES_SUBREQUEST,
         Fault.REJECTION_LEAKS,

@@ -129,7 +129,8 @@ def _pool(cluster: Cluster, pool_id: PoolId, found: list[Slice], features: Featu
 def _complete_pool(
     pool_id: PoolId, found: list[Slice], everywhere: Sequence[Slice], features: Features
 ) -> Pool:
-    found = sorted(found, key=lambda item: item.name)
+    last = features.has(Fault.BINDING_SLICES_LAST)
+    found = sorted(found, key=lambda item: (last and _binds(item), item.name))
     partitionable = features.on(Gate.PARTITIONABLE_DEVICES)
     mine = {item.name for item in found}
     rest = [item for item in everywhere if item.name not in mine]
