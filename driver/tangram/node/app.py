@@ -8,6 +8,7 @@ Stop: the kubelet plugin first. ResourceSlices stay: a restart must leave no gap
 import asyncio
 import contextlib
 import gc
+import sys
 from pathlib import Path
 
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -44,10 +45,14 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
 _CLOSE_S = 0.1
+# Claims are worked on in threads, and every file operation gives the interpreter away: while the event loop is
+# busy with other claims, each would wait the default of 5 ms to get it back.
+_SWITCH_INTERVAL_S = 0.0005
 
 
 async def run(settings: NodeSettings) -> None:
     """`tangram node run`, until cancelled. Raises ConfigurationError, InvalidObjectError, StateError."""
+    sys.setswitchinterval(_SWITCH_INTERVAL_S)
     client = await Client.connect(kubeconfig=settings.kubeconfig, user_agent=f"tangram-node/{__version__}")
     try:
         await NodePlugin(settings, client=client, backend=choose_backend(settings)).run()
