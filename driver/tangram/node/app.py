@@ -45,8 +45,8 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
 _CLOSE_S = 0.1
-# Claims are worked on in threads, and every file operation gives the interpreter away: while the event loop is
-# busy with other claims, each would wait the default of 5 ms to get it back.
+# Claims are worked on in threads, and every file operation gives the interpreter away: while the event loop
+# is busy with other claims, each would wait the default of 5 ms to get it back.
 _SWITCH_INTERVAL_S = 0.0005
 
 
