@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import pytest
 from tests.fleet import claim, device_class, kube_node, machine, pod, slices
 
 from tangram import DRIVER_NAME
@@ -158,6 +159,14 @@ class Api:
             for result in devices_of(item):
                 assert result not in taken, f"{result} in {taken[result]} and {item['metadata']['name']}"
                 taken[result] = item["metadata"]["name"]
+
+
+@contextlib.contextmanager
+def seldom_swept() -> Iterator[None]:
+    """Unused claims are looked for every half minute, so that hours pass in less time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tangram.controller.freeing._PERIOD_S", 30.0)
+        yield
 
 
 def allocation_of(item: Json) -> Json:

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.controller.simulation import Simulation, devices_of, waiting_pods
+from tests.unit.controller.simulation import Simulation, devices_of, seldom_swept, waiting_pods
 
 from tangram.base.errors import ForbiddenError, ServerError
 from tangram.controller.decide import Allocate, Free
@@ -34,7 +34,8 @@ def test_no_device_twice_and_nothing_lost(actions: list[Step]) -> None:
         check_end(simulation)
         await simulation.stop()
 
-    asyncio.run(play())
+    with seldom_swept():
+        asyncio.run(play())
 
 
 def check_end(simulation: Simulation) -> None:
