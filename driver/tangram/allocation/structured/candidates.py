@@ -110,7 +110,7 @@ class Taker:
             if taken.paid and not self._leaks:
                 self.ledger.release(taken.position)
                 self.ledger.leave(taken.position, taken.groups)
-            if alternative.everything:
+            if alternative.everything and self._features.has(Fault.ALL_CONSTRAINED_IS_FATAL):
                 raise FatalError(
                     f"request {alternative.name}: cannot add device {device.id} because a claim constraint "
                     f"would not be satisfied: {text}"

@@ -9,8 +9,9 @@ from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.constraints import constraints
 from tangram.allocation.structured.features import LATEST, Features
+from tangram.allocation.structured.judge import Judge, TooDear
 from tangram.allocation.structured.nodes import NodeFacts
-from tangram.allocation.structured.outcome import FatalError, Outcome
+from tangram.allocation.structured.outcome import FatalError, Outcome, Reasons
 from tangram.allocation.structured.pruning import Pruning, safe
 from tangram.allocation.structured.reasons import explain
 from tangram.allocation.structured.requests import Compiler, Request
@@ -24,6 +25,7 @@ _PLAIN_STEPS = 128
 """Devices looked at upstream's way before anything is worked out about the problem."""
 
 
+_TOO_DEAR = "the selectors cost too much to evaluate on so many different devices"
 _BEST_STEPS = 5_000
 """After so much, the best solution so far is good enough."""
 
@@ -41,12 +43,14 @@ class Options:
 
     `controller`: on behalf of our controller, for which the guard of our device classes is satisfied; else as
     kube-scheduler sees them. `steps`: devices looked at before the search gives up, some microseconds each.
+    `selector_units`: what selectors may cost, in CEL's units, of which one expression may use 1,000,000.
     """
 
     features: Features = LATEST
     policy: Policy = Policy.TANGRAM
     controller: bool = True
     steps: int = 50_000
+    selector_units: int = 2_000_000
 
 
 def decide(
@@ -63,11 +67,14 @@ def decide(
     """
     try:
         view = cluster_view(cluster, node, options.features)
-        compiler = Compiler(cluster, view, allocated, controller=options.controller)
+        judge = Judge(view, units=options.selector_units)
+        compiler = Compiler(cluster, view, allocated, judge.verdict, controller=options.controller)
         requests = compiler.compile(claims)
-        return _Decision(view, allocated, claims, requests, options).outcome()
+        return _Decision(judge, allocated, claims, requests, options).outcome()
     except FatalError as error:
         return Outcome(node=node.name, error=str(error))
+    except TooDear:
+        return Outcome(node=node.name, reasons=Reasons(summary=_TOO_DEAR), exhausted=True)
 
 
 def cluster_view(cluster: Cluster, node: NodeFacts, features: Features) -> View:
@@ -85,13 +92,14 @@ def cluster_view(cluster: Cluster, node: NodeFacts, features: Features) -> View:
 class _Decision:
     def __init__(
         self,
-        view: View,
+        judge: Judge,
         allocated: Allocated,
         claims: Sequence[ResourceClaim],
         requests: Sequence[Request],
         options: Options,
     ) -> None:
-        self._view = view
+        self._judge = judge
+        self._view = judge.view
         self._allocated = allocated
         self._claims = claims
         self._requests = requests
@@ -123,7 +131,7 @@ class _Decision:
 
     def _taker(self) -> Taker:
         made = constraints(self._claims, self._options.features)
-        return Taker(self._view, self._allocated, made)
+        return Taker(self._judge, self._allocated, made)
 
     def _solve(self) -> tuple[Solution, Score | None] | None:
         if self._options.policy is Policy.TANGRAM:

@@ -54,6 +54,9 @@ class Fault(StrEnum):
     ALL_TAINTS_BLOCK = "taints of every effect block"
     TOLERATIONS_NOT_COPIED = "results do not repeat the tolerations"
     CAPACITY_OF_WRONG_DEVICE = "remaining capacity is checked on the device at the place of the slot"
+    ALL_CONSTRAINED_IS_FATAL = (
+        "a constraint that keeps All from a device is fatal, whatever was chosen before"
+    )
     ADMIN_ACCESS_PAYS_COUNTERS = "admin access needs free counters"
     ADMIN_ACCESS_BLOCKS = "a device given with admin access blocks normal requests decided with it"
 
@@ -116,6 +119,7 @@ _ALPHA_37 = frozenset(
 _ALWAYS = frozenset(
     {
         Fault.OVERDRAWN_COUNTER_BLOCKS_POOL,
+        Fault.ALL_CONSTRAINED_IS_FATAL,
         Fault.ADMIN_ACCESS_PAYS_COUNTERS,
         Fault.ADMIN_ACCESS_BLOCKS,
     }

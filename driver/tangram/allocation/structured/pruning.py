@@ -16,6 +16,7 @@ from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.matching import Want, can_be_served
 from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
+from tangram.allocation.structured.view import View
 
 
 def safe(requests: Sequence[Request], taker: Taker) -> bool:
@@ -23,9 +24,17 @@ def safe(requests: Sequence[Request], taker: Taker) -> bool:
     features = taker.view.features
     if features.has(Fault.REJECTION_LEAKS) or any(place.device is None for place in taker.view.places):
         return False
+    if features.has(Fault.COUNTERS_BY_POOL_NAME) and _mixes_accounts(taker.view):
+        return False
     if any(_leaves_traces(c, features) for mine in taker.constraints for c in mine):
         return False
     return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
+
+
+def _mixes_accounts(view: View) -> bool:
+    """True if the order in which pools are reached decides what counters there are."""
+    names = [pool.id.pool for pool in view.pools if pool.counter_sets]
+    return len(set(names)) < len(names)
 
 
 def _may_be_too_many(requests: Sequence[Request]) -> bool:
@@ -42,11 +51,13 @@ def _leaves_traces(constraint: Constraint, features: Features) -> bool:
 
 
 def _never_fatal(alternative: Alternative, taker: Taker) -> bool:
-    if alternative.everything and any(c.applies(alternative) for c in taker.constraints[alternative.claim]):
+    fatal = taker.view.features.has(Fault.ALL_CONSTRAINED_IS_FATAL)
+    bound = any(constraint.applies(alternative) for constraint in taker.constraints[alternative.claim])
+    if alternative.everything and bound and fatal:
         return False
     try:
         for position in range(len(taker.view.places)):
-            taker.unfit(alternative, position)
+            taker.judge.unfit(alternative, position)
     except FatalError:
         return False
     return True
@@ -88,7 +99,7 @@ class Pruning:
         return sum(
             1 << rank
             for rank, position in enumerate(self._order)
-            if taker.unfit(alternative, position) is None
+            if taker.judge.unfit(alternative, position) is None
         )
 
     def _kind(self, taker: Taker, position: int, signature: Sequence[Hashable] | None) -> Hashable:

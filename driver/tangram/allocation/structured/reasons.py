@@ -7,8 +7,9 @@ conflict with other requests, or with a constraint: then the line says with whic
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
-from tangram.allocation.structured.candidates import Refused, Taker
+from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
+from tangram.allocation.structured.judge import Refused, TooDear
 from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal
 from tangram.allocation.structured.requests import Alternative, Request
 from tangram.allocation.structured.state import claim_name
@@ -60,13 +61,13 @@ def _refused(alternative: Alternative, taker: Taker) -> Iterator[tuple[int, Refu
 
 def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused | None:
     try:
-        refusal = taker.unfit(alternative, position)
+        refusal = taker.judge.unfit(alternative, position)
         if refusal is None:
             refusal = taker.take(alternative, position, 0)
             if refusal is None:
                 taker.put_back()
-    except FatalError as error:
-        return Refused(Code.SELECTOR, str(error))
+    except (FatalError, TooDear) as error:
+        return Refused(Code.SELECTOR, str(error) or "was not looked at: selectors cost too much")
     return refusal
 
 

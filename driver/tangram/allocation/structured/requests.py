@@ -1,6 +1,6 @@
 """Claims as the search sees them: requests with alternatives, checked as upstream checks them first."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +11,7 @@ from tangram.allocation.structured.features import Fault, Gate
 from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.quantities import Quantity, quantity
 from tangram.allocation.structured.state import Allocated, claim_name
-from tangram.allocation.structured.view import Matches, Terms, View
+from tangram.allocation.structured.view import Matches, Terms, Verdict, View
 from tangram.model.kubernetes import (
     CapacityRequirements,
     DeviceClass,
@@ -67,7 +67,16 @@ class Request:
 class Compiler:
     """Turns claims into requests. Everything it refuses is fatal for the pod, as upstream."""
 
-    def __init__(self, cluster: Cluster, view: View, allocated: Allocated, *, controller: bool) -> None:
+    def __init__(
+        self,
+        cluster: Cluster,
+        view: View,
+        allocated: Allocated,
+        verdict: Callable[[Matches, int], Verdict | None],
+        *,
+        controller: bool,
+    ) -> None:
+        self._verdict = verdict
         self._cluster = cluster
         self._allocated = allocated
         self._view = view
@@ -182,7 +191,7 @@ class Compiler:
                     f"{where}: asks for all devices, but resource pool {pool.id} is currently {state}"
                 )
             for position in self._view.by_pool.get(pool.id, ()):
-                verdict = matches.verdict(position)
+                verdict = self._verdict(matches, position)
                 if verdict is not None and verdict.fatal:
                     raise FatalError(verdict.text)
                 if verdict is None and self._big_enough(position, capacity, where):

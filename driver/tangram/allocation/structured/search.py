@@ -168,7 +168,7 @@ class Search:
                 raise Exhausted
             if taker.ledger.in_use(position, item.claim, admin=item.admin):
                 continue
-            if taker.unfit(item, position) is not None:
+            if taker.judge.unfit(item, position) is not None:
                 continue
             if pruning is not None and not item.everything:
                 kind = pruning.kind(position, taker)

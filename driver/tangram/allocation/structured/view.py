@@ -27,6 +27,10 @@ _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
 
+Bill = tuple[tuple[Hashable, int], ...]
+"""Answers of selectors, each by what tells it from others, and their prices in CEL's units."""
+
+
 class Verdict(NamedTuple):
     """Why a device does not match a request; `fatal` ends the decision, as upstream."""
 
@@ -94,6 +98,7 @@ class Matches:
         self.terms = terms
         self._view = view
         self._verdicts: list[Verdict | bool | None] = [False] * len(view.places)
+        self._bills: list[Bill] = [()] * len(view.places)
 
     def verdict(self, position: int) -> Verdict | None:
         """None if the device at this place matches."""
@@ -101,6 +106,10 @@ class Matches:
         if known is False or known is True:
             known = self._verdicts[position] = self._judge(position)
         return known
+
+    def bill(self, position: int) -> Bill:
+        """What the verdict has cost: each answer, by what tells it from others, and its price."""
+        return self._bills[position]
 
     def _judge(self, position: int) -> Verdict | None:
         place = self._view.places[position]
@@ -111,7 +120,10 @@ class Matches:
             return Verdict(Code.FEATURE, "has binding conditions, which are not honoured")
         if self.terms.controller and (refused := _not_ours(device)):
             return refused
-        if refused := self._selectors(device):
+        bill: list[tuple[Hashable, int]] = []
+        refused = self._selectors(device, bill)
+        self._bills[position] = tuple(bill)
+        if refused:
             return refused
         if place.slice.per_device:
             try:
@@ -121,16 +133,16 @@ class Matches:
                 return Verdict(Code.NODE, str(error), fatal=True)
         return None
 
-    def _selectors(self, device: Device) -> Verdict | None:
+    def _selectors(self, device: Device, bill: list[tuple[Hashable, int]]) -> Verdict | None:
         terms, features = self.terms, self._view.features
         seen = device.guarded if terms.controller else device.cel
         for index, text in enumerate(terms.class_selectors):
             owner = f"class {terms.class_name}"
-            if refused := _ask(text, seen, device, features, owner=owner, index=index):
+            if refused := _ask(text, seen, device, features, bill, owner=owner, index=index):
                 return refused
         for index, text in enumerate(terms.selectors):
             owner = f"claim {terms.claim}"
-            if refused := _ask(text, device.cel, device, features, owner=owner, index=index):
+            if refused := _ask(text, device.cel, device, features, bill, owner=owner, index=index):
                 return refused
         return None
 
@@ -157,7 +169,14 @@ def _not_ours(device: Device) -> Verdict | None:
 
 
 def _ask(
-    text: str, seen: CelDevice, device: Device, features: Features, *, owner: str, index: int
+    text: str,
+    seen: CelDevice,
+    device: Device,
+    features: Features,
+    bill: list[tuple[Hashable, int]],
+    *,
+    owner: str,
+    index: int,
 ) -> Verdict | None:
     code = Code.CLASS if owner.startswith("class ") else Code.SELECTOR
     where = f"{owner}: selector #{index}"
@@ -170,11 +189,12 @@ def _ask(
         )
     if features.is_basic and seen.allow_multiple_allocations:
         seen = replace(seen, allow_multiple_allocations=False)
-    try:
-        if program.evaluate(seen):
-            return None
-    except CelRuntimeError as error:
-        return Verdict(code, f"{where} on device {device.id}: CEL runtime error: {error}", fatal=True)
+    parts, answer = program.answer(seen)
+    bill.append(((program, parts), answer.cost + 1))
+    if isinstance(answer.result, CelRuntimeError):
+        return Verdict(code, f"{where} on device {device.id}: CEL runtime error: {answer.result}", fatal=True)
+    if answer.result:
+        return None
     what = f"is not of {owner}" if code is Code.CLASS else "does not match"
     return Verdict(code, f"{what}: {_excerpt(text)}{_found(program, seen)}")
 
