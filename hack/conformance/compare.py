@@ -53,7 +53,7 @@ def difference(oracle: Answer, ours: Answer) -> str:
 
 
 def agrees_with_one(oracle: Answer, ours: Answer) -> bool:
-    """Whether ours is among the outcomes of several samples (`others`)."""
+    """Whether ours is among the outcomes of several samples (`others`), or could be (one is unknown)."""
     return any(not difference(sample, ours) for sample in [oracle, *oracle.get("others", ())])
 
 

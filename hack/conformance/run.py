@@ -89,9 +89,11 @@ class Comparison:
             tally.found.append(found)
             return
 
-    def ask(self, problem: Problem, *, samples: int = 1) -> Sequence[Mapping[str, Any]]:
+    def ask(
+        self, problem: Problem, *, samples: int = 1, timeout_ms: int = _TIMEOUT_MS
+    ) -> Sequence[Mapping[str, Any]]:
         """The oracle's answers. Raises ClusterError if it cannot read the problem."""
-        question = problem.question(self.version, timeoutMs=_TIMEOUT_MS, samples=samples)
+        question = problem.question(self.version, timeoutMs=timeout_ms, samples=samples)
         answer = self._oracle.ask(question)
         if "nodes" not in answer:
             raise ClusterError(f"the oracle: {answer.get('error')}", next_step="mend the generated problem")
@@ -178,7 +180,7 @@ def record(version: Version, *, seed: int, cases: int) -> Iterator[Case]:
         for number in range(cases):
             problem = numbered(seed, number, version)
             samples = 1 if version.ordered(problem.features) else _SAMPLES
-            yield case(version, problem, comparison.ask(problem, samples=samples))
+            yield case(version, problem, comparison.ask(problem, samples=samples, timeout_ms=2000))
 
 
 _comparisons: dict[str, Comparison] = {}

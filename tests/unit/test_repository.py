@@ -61,7 +61,7 @@ FILES = project_files()
 TEXTS = {
     path.relative_to(ROOT).as_posix(): path.read_text(encoding="utf-8")
     for path in FILES
-    if path.name != "LICENSE"
+    if path.name != "LICENSE" and path.suffix != ".xz"
 }
 DOCUMENTS = {name: text for name, text in TEXTS.items() if name.endswith(".md")}
 EXAMPLES = sorted(name for name in TEXTS if name.startswith("deploy/examples/"))
