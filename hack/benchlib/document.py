@@ -1,5 +1,6 @@
 """docs/benchmarks.md: its prose stands here and in the benches, its figures are in docs/benchmarks.json."""
 
+from benchlib.benches.tables import prose
 from benchlib.environment import REPOSITORY
 from benchlib.registry import BENCHES, load
 from benchlib.results import Result, Results, read_results, to_json
@@ -41,12 +42,12 @@ def document(results: Results) -> str:
 
 
 def circumstances(result: Result) -> str:
-    """One line: when, where and with what."""
+    """When, where and with what."""
     machine = result.machine
     before, after = machine.load
     versions = ", ".join(f"{name} {version}" for name, version in result.versions.items())
     label = f"{result.variant}: " if result.variant else ""
-    return (
+    return prose(
         f"<sub>{label}{result.measured_at}, commit {result.commit}, {machine.cpus} CPUs ({machine.cpu}), "
         f"{machine.memory_bytes / 2**30:.0f} GiB, {machine.os}, Linux {machine.kernel}; {versions}; "
         f"load {before:.1f} before, {after:.1f} after; took {result.duration_seconds:.0f} s.</sub>"

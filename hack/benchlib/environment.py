@@ -20,7 +20,7 @@ def machine(*, load_before: float) -> Machine:
         cpu=_cpu_model(),
         cpus=len(os.sched_getaffinity(0)),
         memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        kernel=platform.release(),
+        kernel=platform.release().partition("-")[0],
         os=os_release.get("PRETTY_NAME", platform.system()),
         load=(round(load_before, 2), round(load(), 2)),
     )
