@@ -23,6 +23,8 @@ from tangram.model.semver import SemVer
 
 _REMEMBERED = 256
 """Kinds of requests whose answers are kept per view."""
+_UNITS_PER_CHARACTER = 16
+"""What compiling an expression costs, in units of its evaluation: 10 KiB take about as long as 160,000."""
 _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
@@ -181,6 +183,7 @@ def _ask(
     code = Code.CLASS if owner.startswith("class ") else Code.SELECTOR
     where = f"{owner}: selector #{index}"
     program = _compiled(text)
+    bill.append((text, _UNITS_PER_CHARACTER * len(text)))
     if isinstance(program, CelError):
         return Verdict(code, f"{where}: CEL compile error: {program}", fatal=True)
     if device.has_lists and not features.reads_137 and not features.on(Gate.LIST_TYPE_ATTRIBUTES):

@@ -217,8 +217,8 @@ def test_dear_selectors_end_a_decision_in_a_reason_the_same_way_each_time() -> N
     dear = "[0, 1, 2].all(a, [0, 1, 2].all(b, a + b < 9))"
     wants = [claim(*[request(f"r{i}", when=f"{dear} && {index(f'>= {56 + i}')}") for i in range(8)])]
     for policy in Policy:
-        first = solve([numbered(64)], wants, policy=policy, selector_units=5_000)
+        first = solve([numbered(64)], wants, policy=policy, selector_units=15_000)
         assert first.exhausted
         assert first.reasons.summary == "the selectors cost too much to evaluate on so many different devices"
-        assert solve([numbered(64)], wants, policy=policy, selector_units=5_000) == first
+        assert solve([numbered(64)], wants, policy=policy, selector_units=15_000) == first
         assert solve([numbered(64)], wants, policy=policy).allocations is not None
