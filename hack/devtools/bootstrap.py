@@ -1,7 +1,7 @@
 """What `./hack/try` runs: prepares `.venv-run`, then becomes `tangram playground`.
 
 Standard library only, as nothing else is there yet. `.venv-run` holds what deploy/requirements.txt lists, by
-hash; it is made once. Whenever this is ended, nothing but a finished `.venv-run` stays.
+hash; it is made once. If a signal ends this, nothing but a finished `.venv-run` stays.
 """
 
 import contextlib
@@ -11,7 +11,6 @@ import importlib.util
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import tempfile
 import time
@@ -96,16 +95,28 @@ def _made_from(wanted: str) -> bool:
 def _make(wanted: str) -> None:
     print("Preparing .venv-run from deploy/requirements.txt, once; needs the network", file=sys.stderr)
     installer = _installer()
-    # What pip leaves when it is killed lies here.
-    temporary = tempfile.mkdtemp(prefix="tangram-")
+    sys.path.insert(0, str(ROOT / "driver"))
+    from tangram.playground.guard import Guard  # noqa: PLC0415 - takes nothing but the standard library
+
     done = False
     try:
-        for command in installer:
-            _run(command, temporary)
+        with Guard(Path(tempfile.gettempdir())) as guard:
+            environment = {
+                **os.environ,
+                "TMPDIR": str(guard.directory),  # what pip leaves when it is killed lies there
+                "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            }
+            for command in installer:
+                running = guard.start(
+                    command, environment=environment, output=sys.stderr.buffer, directory=ROOT
+                )
+                while (code := running.exit_code()) is None:
+                    _pause()
+                if code:
+                    raise CannotPrepareError(f"{' '.join(command[:4])} … failed with exit code {code}")
         STAMP.write_text(wanted, encoding="utf-8")
         done = True
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
         if not done:
             shutil.rmtree(VENV, ignore_errors=True)
 
@@ -127,21 +138,6 @@ def _installer() -> list[list[str]]:
         f"Python {version} lacks ensurepip and pip, so it cannot install anything; install the package"
         f" python{version}-venv (Debian, Ubuntu: apt-get install python{version}-venv)"
     )
-
-
-def _run(command: list[str], temporary: str) -> None:
-    """In a session of its own, so that a signal to this process ends all of it."""
-    environment = {**os.environ, "TMPDIR": temporary, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
-    process = subprocess.Popen(command, env=environment, start_new_session=True)
-    try:
-        while (code := process.poll()) is None:
-            _pause()
-    finally:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-    if code:
-        raise CannotPrepareError(f"{' '.join(command[:4])} … failed with exit code {code}")
 
 
 if __name__ == "__main__":

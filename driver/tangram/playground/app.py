@@ -1,6 +1,7 @@
 """The command: start, play, tell, end. Ctrl-C at any moment leaves nothing behind."""
 
 import asyncio
+import io
 import json
 import signal
 import sys
@@ -40,6 +41,8 @@ def run(options: Options) -> int:
 
 async def _main(options: Options) -> int:
     started_s = options.started_s
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")  # a terminal that cannot draw boxes
     teller = Teller(silent=options.json, colour=coloured(sys.stdout))
     teller.say(f"Starting a cluster of simulated machines: {', '.join(options.machines)}")
     async with running_cluster(options.machines) as cluster:

@@ -13,6 +13,7 @@ Paint = Callable[[str, Sequence[str]], str]
 
 _COLOURS = (32, 33, 34, 35, 36, 92, 93, 94, 95, 96)
 _CELL = 7
+_WIDTH = 90
 
 
 def coloured(stream: TextIO) -> bool:
@@ -35,9 +36,11 @@ def draw(gpus: Sequence[GpuSeen], holders: Holders, *, colour: bool) -> list[str
         here = list(group)
         held = [holders.get((node, gpu.device), ()) for gpu in here]
         free = sum(not each for each in held)
-        gib = here[0].memory_bytes / 2**30
-        lines.append(f"{node}: {len(here)} × {here[0].product_name}, {gib:.0f} GiB; {free} free")
-        labels = ["+".join(letters[name] for name in each) or "·" for each in held]
+        products = ", ".join(
+            f"{len(list(same))} × {product}" for product, same in groupby(here, key=_product)
+        )
+        lines.append(f"{node}: {products}; {free} free")
+        labels = [_label(gpu, [letters[name] for name in each]) for gpu, each in zip(here, held, strict=True)]
         boxes = [
             ["┌─────┐" for _ in here],
             [f"│{label[:5]:^5}│" for label in labels],
@@ -48,9 +51,32 @@ def draw(gpus: Sequence[GpuSeen], holders: Holders, *, colour: bool) -> list[str
         ]
         lines += [f"  {line}" for line in _links(here, held, paint)]
     if names:
-        legend = [paint(f"{letters[name]} {name}", [name]) for name in names]
-        lines.append("  " + "   ".join(legend))
+        lines += _legend([(f"{letters[name]} {name}", name) for name in names], paint)
+    if not all(gpu.healthy for gpu in gpus):
+        lines.append("  ✗ unhealthy")
     return lines
+
+
+def _product(gpu: GpuSeen) -> str:
+    memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
+    return f"{gpu.product_name}{memory}"
+
+
+def _label(gpu: GpuSeen, letters: Sequence[str]) -> str:
+    return ("+".join(letters) or "·" * gpu.healthy) + "✗" * (not gpu.healthy)
+
+
+def _legend(entries: Sequence[tuple[str, str]], paint: Paint) -> list[str]:
+    """Entries (text, holder) in lines of bearable width."""
+    lines: list[str] = []
+    width = _WIDTH
+    for text, name in entries:
+        if width + len(text) > _WIDTH:
+            lines.append(" ")
+            width = 0
+        lines[-1] += f" {paint(text, [name])}  "
+        width += len(text) + 3
+    return [line.rstrip() for line in lines]
 
 
 def _links(here: Sequence[GpuSeen], held: Sequence[Sequence[str]], paint: Paint) -> list[str]:

@@ -29,6 +29,7 @@ class GpuSeen:
     product_name: str
     memory_bytes: int
     links: str
+    healthy: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,6 +134,7 @@ class Recorder:
                         product_name=value["productName"],
                         memory_bytes=int(parse_quantity(device["capacity"]["memory"]["value"])),
                         links=value["nvlinkLinks"],
+                        healthy=value["healthy"],
                     )
                 )
         return sorted(found, key=lambda gpu: (gpu.node, gpu.index))

@@ -1,5 +1,7 @@
 """The picture of the GPUs."""
 
+import dataclasses
+
 from tangram.playground.picture import draw
 from tangram.playground.recorder import GpuSeen
 
@@ -44,6 +46,26 @@ def test_equal_holders_have_equal_colours_and_so_has_their_link() -> None:
     lines = draw([gpu(0, "1:2"), gpu(1, "0:2")], held, colour=True)
     assert lines[4] == "     \x1b[32m╚═══════╝\x1b[0m"
     assert all("\x1b" not in line for line in draw([gpu(0, "1:2"), gpu(1, "0:2")], held, colour=False))
+
+
+def test_unhealthy_gpus_are_marked_held_or_free() -> None:
+    gpus = [dataclasses.replace(gpu(index, "none"), healthy=index == 2) for index in range(3)]
+    lines = draw(gpus, {("n", "gpu-1"): ["a"]}, colour=False)
+    assert lines[2] == "  │  ✗  │ │ A✗  │ │  ·  │"
+    assert lines[-1] == "  ✗ unhealthy"
+
+
+def test_a_legend_is_not_wider_than_a_terminal() -> None:
+    gpus = [gpu(index, "none") for index in range(8)]
+    held = {("n", f"gpu-{index}"): [f"a-pod-with-a-long-name-{index}"] for index in range(8)}
+    lines = draw(gpus, held, colour=False)
+    assert max(map(len, lines)) <= 100
+    assert sum("a-pod-with-a-long-name" in line for line in lines) == 3
+
+
+def test_products_are_counted_each() -> None:
+    gpus = [gpu(0, "none"), dataclasses.replace(gpu(1, "none"), product_name="Y", memory_bytes=0)]
+    assert draw(gpus, {}, colour=False)[0] == "n: 1 × X, 16 GiB, 1 × Y; 2 free"
 
 
 def test_more_holders_than_letters() -> None:
