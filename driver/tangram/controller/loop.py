@@ -113,7 +113,10 @@ class AllocationLoop:
             self._queue.done(key)
             self._queue.forget(key)
         else:
-            # Not at once: the devices that were not written are for others to take first.
+            # Not at once: the devices that were not written are for others to take first. Nor whenever
+            # something becomes free: two claims whose writes are refused would wake each other for ever.
+            self._state.waiting.discard(key)
+            metrics.WAITING.set(len(self._state.waiting))
             self._queue.failed(key)
 
     def _settle(self, key: ObjectKey) -> None:
