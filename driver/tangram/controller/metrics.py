@@ -15,5 +15,8 @@ WRITE_SECONDS = Histogram(
 )
 WAITING = Gauge("tangram_pods_waiting", "Pods that wait for devices.")
 VETOES = Counter("tangram_scheduler_vetoes", "Allocations that kube-scheduler took back.")
+DEALLOCATIONS = Counter(
+    "tangram_deallocations", "Allocations taken back because no pod used them, by cause.", ["cause"]
+)
 DOUBLE_USE = Counter("tangram_double_use", "Times a device was seen in more than one claim.")
 LEADER = Gauge("tangram_leader", "1 while this process is the active controller.")

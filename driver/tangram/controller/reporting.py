@@ -1,6 +1,6 @@
 """What the controller tells the owners of pods and claims: events, and the same facts as log lines."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from tangram.allocation import ClaimAllocation, ClaimKey, Placement, PodKey
 from tangram.base.errors import ForbiddenError, TangramError
@@ -15,6 +15,8 @@ from tangram.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 log = get_logger("controller")
 
 _ACTION = "Allocating"
+_NAMED_DEVICES = 4
+"""So many a note names; more would leave no room for the cause."""
 _RBAC_NEXT_STEP = (
     "grant the controller patch on resourceclaims, resourceclaims/status and (Kubernetes 1.36 and later) "
     "resourceclaims/binding by a ClusterRoleBinding"
@@ -54,12 +56,22 @@ class Reporter:
         )
         self._events.emit(_claim(claim), reason="Allocated", note=note, action=_ACTION)
 
-    def deallocated(self, claim: ResourceClaim, pods: Iterable[PodKey], why: str) -> None:
+    def deallocated(self, claim: ResourceClaim, pods: Collection[PodKey], why: str) -> None:
         """A claim, and the pods that name it, lost devices that they did not use."""
-        note = f"{', '.join(device.device for device in held_devices(claim))} given back: {why}"
-        log.info("claim_deallocated", claim=str(claim_key(claim)), why=note)
+        names = [device.device for device in held_devices(claim)]
+        metrics.DEALLOCATIONS.labels(cause="unbound" if pods else "idle").inc()
+        log.info("claim_deallocated", claim=str(claim_key(claim)), devices=names, why=why)
+        note = (
+            f"{', '.join(names) if len(names) <= _NAMED_DEVICES else f'{len(names)} GPUs'} given back: {why}"
+        )
         for regarding in (_claim(claim), *(_reference(PODS, pod) for pod in pods)):
-            self._events.emit(regarding, reason="Deallocated", note=note, action="Deallocating")
+            self._events.emit(
+                regarding,
+                reason="Deallocated",
+                note=note,
+                action="Deallocating",
+                kind="Warning" if pods else "Normal",
+            )
 
     def failed(self, claim: ResourceClaim, error: TangramError) -> None:
         """An allocation could not be written."""
