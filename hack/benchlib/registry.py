@@ -46,6 +46,8 @@ BENCHES: Mapping[str, Entry] = {
     "memory": Entry(help="node plugin and controller, and what their memory is made of"),
     "e2e": Entry(help="a pod from its creation to its containers, on a real cluster", cluster=True),
     "mutants": Entry(help="do the tests notice small changes of the code?", in_all=False),
+    "cel": Entry(help="CEL selectors beside Kubernetes' own library (needs Go)", in_all=False),
+    "engine": Entry(help="one decision, beside Kubernetes' own allocator (needs Go)", in_all=False),
     "conformance": Entry(help="the engine beside Kubernetes' own allocator (needs Go)", in_all=False),
 }
 

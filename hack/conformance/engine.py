@@ -13,6 +13,7 @@ from tangram.allocation.structured import (
     Features,
     NodeFacts,
     Options,
+    Outcome,
     Policy,
     decide,
     parse_features,
@@ -30,26 +31,33 @@ class UnreadableError(Exception):
 class Asked:
     """A problem prepared for the engine, decided as kube-scheduler would."""
 
-    def __init__(self, problem: Problem, features: Features) -> None:
+    def __init__(self, problem: Problem, features: Features, *, policy: Policy = Policy.FIRST_FIT) -> None:
         kinds: dict[str, list[Any]] = {}
         for item in problem.items:
             kinds.setdefault(item["kind"], []).append(item)
         try:
             self.nodes = [_node(node) for node in kinds.get("Node", ())]
-            self.cluster = Cluster(
-                slices=_decoded(kinds.get("ResourceSlice", []), ResourceSlice),
-                classes=_decoded(kinds.get("DeviceClass", []), DeviceClass),
-            )
+            self._slices = _decoded(kinds.get("ResourceSlice", []), ResourceSlice)
+            self._classes = _decoded(kinds.get("DeviceClass", []), DeviceClass)
+            self.prepare()
             claims = _decoded(kinds.get("ResourceClaim", []), ResourceClaim)
             self.waiting = [claim for claim in claims if claim.allocation is None]
             self.allocated = Allocated.of(claims, features)
         except (msgspec.ValidationError, InvalidObjectError) as error:
             raise UnreadableError(str(error)) from error
-        self.options = Options(features=features, policy=Policy.FIRST_FIT, controller=False)
+        self.options = Options(features=features, policy=policy, controller=False)
+
+    def prepare(self) -> None:
+        """Begins with a cluster about which nothing is remembered yet."""
+        self.cluster = Cluster(slices=self._slices, classes=self._classes)
+
+    def decide(self, node: NodeFacts) -> Outcome:
+        """What the node can do for the claims."""
+        return decide(self.cluster, node, self.waiting, allocated=self.allocated, options=self.options)
 
     def node(self, node: NodeFacts) -> dict[str, Any]:
         """One entry of `nodes`."""
-        outcome = decide(self.cluster, node, self.waiting, allocated=self.allocated, options=self.options)
+        outcome = self.decide(node)
         allocations = outcome.allocations or (None,) * len(self.waiting)
         claims = [
             {"name": claim.metadata.name, "allocation": _plain(allocation), "error": outcome.error or None}
