@@ -1,10 +1,15 @@
 """What the API documents, for every version: order, selectors, constraints, All, admin access, pools."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from tests.unit.allocation.structured.world import (
     ANY,
     DRIVER,
     VERSIONS,
+    Json,
     claim,
     device,
     devices,
@@ -356,3 +361,98 @@ def test_derived_attributes_are_refused_by_name() -> None:
 
 def test_classes_are_looked_up_by_name_only() -> None:
     assert devices(solve([slice_("a")], [claim(request())], classes=[ANY])) == [["a"]]
+
+
+# --- counters ---
+
+
+@since_35
+def test_counters_of_an_allocated_device_count_while_it_is_published(version: str) -> None:
+    sets = slice_(name="sets", count=2, sets={"s": {"c": 2}})
+    both = slice_(*[device(n, counters={"s": {"c": 1}}) for n in ("a", "b", "c")], name="s2", count=2)
+    one = slice_(device("c", counters={"s": {"c": 1}}), name="s2", count=2)
+    taken = [held("a"), held("b", name="o2")]
+    assert devices(solve([sets, both], [*taken, claim(request())], features=full(version))) == "no"
+    assert devices(solve([sets, one], [*taken, claim(request())], features=full(version))) == [["c"]]
+
+
+@since_35
+def test_counters_of_slices_on_other_nodes_count(version: str) -> None:
+    sets = slice_(name="sets", count=3, allNodes=True, sets={"s": {"c": 1}})
+    here = slice_(device("a", counters={"s": {"c": 1}}), name="s1", count=3)
+    there = slice_(device("b", counters={"s": {"c": 1}}), name="s2", count=3, nodeName="m")
+    assert devices(solve([sets, here, there], [claim(request())], features=full(version))) == [["a"]]
+    assert devices(solve([sets, here, there], [held("b"), claim(request())], features=full(version))) == "no"
+
+
+@since_35
+@pytest.mark.parametrize(
+    "broken",
+    [
+        [slice_(name="s1", count=2, sets={"s": {"c": 1}}), slice_("a", name="s2", count=2)],
+        [
+            slice_(name="s1", count=3, sets={"s": {"c": 1}}),
+            slice_(name="s2", count=3, sets={"s": {"c": 1}}),
+            slice_("a", name="s3", count=3),
+        ],
+        [
+            slice_(name="s1", count=2, sets={"s": {"c": 1}}),
+            slice_(device("a", counters={"t": {"c": 1}}), name="s2", count=2),
+        ],
+        [
+            slice_(name="s1", count=2, sets={"s": {"c": 1}}),
+            slice_(device("a", counters={"s": {"d": 1}}), name="s2", count=2),
+        ],
+    ],
+    ids=["good", "set twice", "unknown set", "unknown counter"],
+)
+def test_a_pool_with_counters_that_do_not_fit_together_is_invalid(broken: list[Json], version: str) -> None:
+    answer = devices(solve(broken, [claim(request())], features=full(version)))
+    good = broken[-1]["spec"]["devices"] == [{"name": "a"}] and len(broken) == 2
+    assert answer == ([["a"]] if good else "node")
+
+
+# --- CEL ---
+
+
+@every_version
+def test_an_unknown_domain_is_empty_and_an_unknown_id_an_error(version: str) -> None:
+    slices = [slice_(device("a", attributes={"x": 1}))]
+    for expression, answer in (
+        ('has(device.attributes["other.example.com"].x)', "no"),
+        (f'has(device.attributes["{DRIVER}"].y)', "no"),
+        (f'device.attributes["{DRIVER}"].y == 1', "fatal"),
+        ('device.attributes["other.example.com"].x == 1', "fatal"),
+    ):
+        assert devices(solve(slices, [claim(request(when=expression))], features=full(version))) == answer
+
+
+# --- determinism ---
+
+_PROGRAM = """
+from tests.unit.allocation.structured.world import *
+from tangram.allocation.structured import Policy
+sizes = {"a": "1", "b": "2"}
+items = [device(f"d{i}", attributes={"n": [i, i + 1], "m": i % 3}, capacity=sizes) for i in range(6)]
+items += [device("s", allowMultipleAllocations=True, capacity={"x": "3", "y": "4"})]
+for policy in Policy:
+    for wants in (
+        claim(request("r", count=2), request("q"), constraints=[match("n", "r"), distinct("m", "r")]),
+        claim(request("r", count=4, capacity={"a": "1"}), constraints=[match("m")]),
+        claim(request("r", capacity={"x": "1"})),
+    ):
+        outcome = solve([slice_(*items)], [held("d1"), wants], policy=policy)
+        print(outcome.allocations, outcome.reasons)
+"""
+
+
+def test_the_answer_does_not_depend_on_how_python_hashes() -> None:
+    outputs = set()
+    for seed in ("1", "2", "3"):
+        environment = {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+        done = subprocess.run(
+            [sys.executable, "-c", _PROGRAM], env=environment, capture_output=True, text=True, check=True
+        )
+        outputs.add(done.stdout)
+    (output,) = outputs
+    assert output.count("Reasons(") == 6
