@@ -28,6 +28,7 @@ class GpuSeen:
     ordinal: int
     product_name: str
     memory_bytes: int
+    """0 where it has none of its own"""
     links: str
     healthy: bool = True
 
@@ -124,6 +125,7 @@ class Recorder:
         for item in self._server.objects(RESOURCE_SLICES):
             for device in item["spec"].get("devices") or ():
                 value = {name: next(iter(given.values())) for name, given in device["attributes"].items()}
+                memory = device["capacity"].get("memory", {"value": "0"})  # none where the CPU's is shared
                 found.append(
                     GpuSeen(
                         node=item["spec"]["nodeName"],
@@ -132,7 +134,7 @@ class Recorder:
                         index=value["index"],
                         ordinal=value["ordinal"],
                         product_name=value["productName"],
-                        memory_bytes=int(parse_quantity(device["capacity"]["memory"]["value"])),
+                        memory_bytes=int(parse_quantity(memory["value"])),
                         links=value["nvlinkLinks"],
                         healthy=value["healthy"],
                     )

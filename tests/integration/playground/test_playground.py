@@ -198,7 +198,7 @@ async def test_a_pod_that_cannot_run_here_fails_the_play(temporary: Path, tmp_pa
     file.write_text(
         "apiVersion: v1\nkind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: a, image: b}]}"
     )
-    code, out, _ = await finished(temporary, "--machines", "t4x4", "--scenario", str(file))
+    code, out, _ = await finished(temporary, "--machines", "gb10", "--scenario", str(file))
     assert code == 3
     assert "p: Failed on node-1" in out
     assert "containers[a].command: the playground pulls no images" in out
