@@ -60,7 +60,7 @@ async def _main(options: Options) -> int:
                 f"The first pod had its GPU after {play.first_pod_s:.1f} s: {ready_s:.1f} s to start"
                 f" the cluster, {play.first_pod_s - ready_s:.1f} s from there",
             )
-        teller.say(*(_kept(kubeconfig) if options.keep else _next(options.command)))
+        teller.say(*(_kept(kubeconfig, play) if options.keep else _next(options.command)))
         if options.keep:
             await asyncio.Event().wait()
         return 3 if play.failed else 0
@@ -76,14 +76,17 @@ def _next(command: str) -> list[str]:
     ]
 
 
-def _kept(kubeconfig: str) -> list[str]:
+def _kept(kubeconfig: str, play: Play) -> list[str]:
+    pods = [pod for pod in play.recorder.pods.values() if not pod.gone]
+    waiting = [f"  kubectl describe pod {pod.name}" for pod in pods if not pod.node]
+    holding = [f"  kubectl delete pod {pod.name}" for pod in pods if pod.phase == "Running" and pod.devices]
     return [
         "",
         "It goes on until Ctrl-C. In a second terminal:",
         f"  export KUBECONFIG={kubeconfig}",
         "  kubectl get pods,resourceclaims",
-        "  kubectl describe pod cannot-fit",
-        "  kubectl delete pod one-gpu",
+        *waiting[:1],
+        *holding[:1],
     ]
 
 
