@@ -163,9 +163,9 @@ def section(results: Mapping[str, Result]) -> str:
     parts = ", ".join(f"{name} {amount(size)} MiB" for name, size in result.details["parts"].items())
     imported_mib = sum(row["mib"] for row in result.details["imports"])
     by_page = f"""
-        That is {amount(imported_mib)} MiB; the rest came while it started: settings, the machine, TLS, threads
-        and sockets of gRPC. By kind of page, once its slices are published: {parts}. The Go example driver is
-        said to have 45 MiB (literature, another machine)."""
+        That is {amount(imported_mib)} MiB; the rest came while it started: settings, the machine, TLS, and
+        threads and sockets of gRPC. By kind of page, once its slices are published: {parts}. The Go example
+        driver is said to have 45 MiB (literature, another machine)."""
     return "\n\n".join(
         [
             *("## Memory", prose(what), goal_list(result), table(result, _LABELS), prose(made_of)),
