@@ -78,6 +78,7 @@ _RULES = {
 }
 _FIELDS = {"": [name for name in _RULES if "." not in name], "mps": ["threadPercent", "pinnedMemory"]}
 _POLICIES = {"exclusive": "exclusive", "mps": "mps", "timeslice": "timeSlice", "timeslicing": "timeSlice"}
+_SHAPE = f"write an object with apiVersion {API_VERSION}, kind {KIND} and the fields wanted"
 _PATH = re.compile(r"\$\.(?P<field>\w+)(?:\.(?P<inner>\w+))?")
 
 T = TypeVar("T", bound=_Parameters)
@@ -95,16 +96,16 @@ def decode_parameters(raw: bytes, *, object_name: str, field: str) -> GPUClaimPa
         return InvalidObjectError(cause, object_name=object_name, field=path, next_step=next_step)
 
     if len(raw) > MAXIMUM_LENGTH:
-        raise invalid(f"are longer than {MAXIMUM_LENGTH} bytes")
+        raise invalid(f"are longer than {MAXIMUM_LENGTH} bytes", next_step="write only what is needed")
     try:
         document = msgspec.json.decode(raw)
     except RecursionError:
-        raise invalid("are nested too deeply") from None
+        raise invalid("are nested too deeply", next_step=_SHAPE) from None
     except (msgspec.DecodeError, ValueError) as error:
-        raise invalid(f"are not valid JSON ({error})") from None
+        raise invalid(f"are not valid JSON ({error})", next_step=_SHAPE) from None
     _refuse_duplicates(raw, invalid)
     if not isinstance(document, dict):
-        raise invalid(f"must be an object of kind {KIND}, not {_shown(document)}")
+        raise invalid(f"must be an object of kind {KIND}, not {_shown(document)}", next_step=_SHAPE)
     _require_kind(document, invalid)
     fields = {name: value for name, value in document.items() if name not in {"apiVersion", "kind"}}
     _require_known(fields, "", invalid)

@@ -32,6 +32,7 @@ DNS_SUBDOMAIN = rf"\A{_LABEL}(\.{_LABEL})*\Z"
 """As Kubernetes wants most other names."""
 # A line break would forge a line of a log, a NUL end a path early, a surrogate fail when it is printed.
 _PRINTABLE = r"[^\x00-\x1f\x7f\ud800-\udfff]*"
+_PORT = r"(?:[0-9]{1,4}|[1-5][0-9]{4}|6[0-4][0-9]{3}|65[0-4][0-9]{2}|655[0-2][0-9]|6553[0-5])"
 Text = Meta(max_length=1024, pattern=rf"\A{_PRINTABLE}\Z", extra={"expected": "one line of text"})
 AbsolutePath = Meta(max_length=1024, pattern=rf"\A/{_PRINTABLE}\Z", extra={"expected": "an absolute path"})
 MaybeAbsolutePath = Meta(
@@ -53,8 +54,8 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         str,
         Meta(
             description="address that serves /metrics, /healthz and /readyz; empty: none",
-            pattern=r"\A([!-~]{0,253}:[0-9]{1,5})?\Z",
-            extra={"expected": "[host]:port, or nothing"},
+            pattern=rf"\A([!-~]{{0,253}}:{_PORT})?\Z",
+            extra={"expected": "[host]:port with a port up to 65535, or nothing"},
         ),
     ] = ":9464"
     log_level: Annotated[LogLevel, Meta(description="least severe level that is logged")] = "info"

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import importlib
+import re
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -40,13 +41,20 @@ exit codes:
 """
 
 
+_CHOICE = re.compile(r"invalid choice: '(?P<word>.*)' \(choose from (?P<known>.*)\)", re.DOTALL)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse with errors in the form of every Tangram error: cause and next step."""
 
     def error(self, message: str) -> NoReturn:
-        flag = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
-        close = difflib.get_close_matches(flag, self._option_string_actions, n=1)
-        hint = f"did you mean {close[0]}? " if close and message.startswith("unrecognized") else ""
+        word, known = "", list(self._option_string_actions)
+        if message.startswith("unrecognized arguments: "):
+            word = message.removeprefix("unrecognized arguments: ").split()[0].split("=")[0]
+        elif choice := _CHOICE.search(message):
+            word, known = choice["word"], re.findall(r"'(.*?)'", choice["known"])
+        close = difflib.get_close_matches(word, known, n=1)
+        hint = f"did you mean {close[0]}? " if close else ""
         self.exit(2, f"error: {message}\nnext: {hint}see {self.prog} --help\n")
 
 

@@ -196,7 +196,9 @@ def _open_handle(index: int) -> GpuHandle:
         raise gpu_error(error, label=label) from error
     gpu_uuid = handle.demand(pynvml.nvmlDeviceGetUUID)
     if not _UUID.fullmatch(gpu_uuid):
-        raise GpuLostError(f"{label}: {gpu_uuid!r} is not a GPU UUID", uuid=label)
+        raise GpuLostError(
+            f"{label}: {gpu_uuid!r} is not a GPU UUID", uuid=label, next_step="compare with nvidia-smi -L"
+        )
     return GpuHandle(handle.handle, gpu_uuid)
 
 
@@ -229,7 +231,11 @@ def _mig_mode(handle: GpuHandle) -> MigMode:
     if modes is None:
         return "unsupported"
     if modes[0] not in (pynvml.NVML_DEVICE_MIG_DISABLE, pynvml.NVML_DEVICE_MIG_ENABLE):
-        raise GpuLostError(f"{handle.label}: unknown MIG mode {modes[0]}", uuid=handle.label)
+        raise GpuLostError(
+            f"{handle.label}: unknown MIG mode {modes[0]}",
+            uuid=handle.label,
+            next_step="compare with nvidia-smi; update Tangram if this driver knows more modes",
+        )
     return "enabled" if modes[0] == pynvml.NVML_DEVICE_MIG_ENABLE else "disabled"
 
 

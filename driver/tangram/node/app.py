@@ -53,9 +53,10 @@ _SWITCH_INTERVAL_S = 0.0005
 async def run(settings: NodeSettings) -> None:
     """`tangram node run`, until cancelled. Raises ConfigurationError, InvalidObjectError, StateError."""
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    backend = choose_backend(settings)
     client = await Client.connect(kubeconfig=settings.kubeconfig, user_agent=f"tangram-node/{__version__}")
     try:
-        await NodePlugin(settings, client=client, backend=choose_backend(settings)).run()
+        await NodePlugin(settings, client=client, backend=backend).run()
     finally:
         await client.close()
 

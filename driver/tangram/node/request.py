@@ -30,7 +30,10 @@ def own_results(claim: ResourceClaim, *, pool: str) -> tuple[DeviceAllocationRes
     label = claim_label(claim)
     if not is_uid(claim.metadata.uid):
         raise InvalidObjectError(
-            f"{claim.metadata.uid[:80]!r} is not a uid", object_name=label, field="metadata.uid"
+            f"{claim.metadata.uid[:80]!r} is not a uid",
+            object_name=label,
+            field="metadata.uid",
+            next_step="delete claim and pod; the API server gives the new ones their uids",
         )
     allocation = claim.allocation
     results = (allocation.devices.results or []) if allocation else []
@@ -58,6 +61,7 @@ def own_results(claim: ResourceClaim, *, pool: str) -> tuple[DeviceAllocationRes
                 f"request {result.request[:128]!r} is not in the claim's spec",
                 object_name=label,
                 field=f"{field}.request",
+                next_step="delete the pod, so that it is allocated again",
             )
         if (result.device, result.share_id) in seen:
             raise InvalidObjectError(

@@ -143,3 +143,21 @@ def test_the_config_file_may_come_from_the_environment(
     monkeypatch.setenv("TANGRAM_CONFIG", str(tmp_path / "missing.yaml"))
     assert main(["controller", "run", "--print-config"]) == 2
     assert "missing.yaml: cannot be read: No such file" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["nod", "run"], "node"), (["node", "rum"], "run"), (["probe", "--output", "tabel"], "table")],
+)
+def test_a_misspelt_word_is_suggested(
+    words: list[str], meant: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(words)
+    assert caught.value.code == 2
+    assert f"\nnext: did you mean {meant}? see tangram" in capsys.readouterr().err
+
+
+def test_the_beginning_of_a_name_is_enough_for_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "--simulate", "a100"]) == 2
+    assert "did you mean 'a100-pcie-80gb-x4'?" in capsys.readouterr().err

@@ -75,7 +75,9 @@ def _in_words(hint: Any) -> str:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean …?` for the nearest known word; empty where none is near."""
+    """`did you mean …?` for a known word that begins so, else for the nearest; empty where none is near."""
     by_lower = {name.lower(): name for name in known}
-    nearest = difflib.get_close_matches(word[:64].lower(), by_lower, n=1)
+    lower = word[:64].lower()
+    nearest = [name for name in by_lower if lower and name.startswith(f"{lower}-")]
+    nearest = nearest or difflib.get_close_matches(lower, by_lower, n=1)
     return f"did you mean {by_lower[nearest[0]]!r}?" if nearest else ""
