@@ -96,10 +96,12 @@ class Pruning:
         return sum(1 << rank for rank, position in enumerate(self._order) if positions >> position & 1)
 
     def _fitting(self, alternative: Alternative, taker: Taker) -> int:
+        judge = taker.judge
         return sum(
             1 << rank
             for rank, position in enumerate(self._order)
-            if taker.judge.unfit(alternative, position) is None
+            if judge.unfit(alternative, position) is None
+            and judge.taint(alternative, judge.view.device(position)) is None  # which may be looked at late
         )
 
     def _kind(self, taker: Taker, position: int, signature: Sequence[Hashable] | None) -> Hashable:

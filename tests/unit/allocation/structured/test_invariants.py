@@ -159,17 +159,17 @@ def test_freeing_a_device_never_makes_what_fits_unfit(
         assert solve(slices, [held(*taken[1:]), *claims], policy=policy).allocations is not None
 
 
-@given(supply(), demand(), holders)
+@given(supply(), demand(), holders, st.sampled_from(("latest", "k8s-1.36", "k8s-1.36.6", "k8s-1.37")))
 def test_what_is_left_out_of_the_search_changes_nothing(
-    slices: list[Json], claims: list[Json], taken: list[str]
+    slices: list[Json], claims: list[Json], taken: list[str], version: str
 ) -> None:
-    plain = solve(slices, [held(*taken), *claims])
+    plain = solve(slices, [held(*taken), *claims], features=version)
     assume(not plain.exhausted)
     with (
         patch("tangram.allocation.structured.engine._PLAIN_STEPS", 0),
         patch("tangram.allocation.structured.search._LONG_STEPS", 0),
     ):
-        pruned = solve(slices, [held(*taken), *claims])
+        pruned = solve(slices, [held(*taken), *claims], features=version)
     assert pruned.allocations == plain.allocations
     assert pruned.error == plain.error
 
