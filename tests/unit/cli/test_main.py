@@ -156,8 +156,3 @@ def test_a_misspelt_word_is_suggested(
         main(words)
     assert caught.value.code == 2
     assert f"\nnext: did you mean {meant}? see tangram" in capsys.readouterr().err
-
-
-def test_the_beginning_of_a_name_is_enough_for_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["probe", "--simulate", "a100"]) == 2
-    assert "did you mean 'a100-pcie-80gb-x4'?" in capsys.readouterr().err

@@ -156,6 +156,10 @@ class TestRecord:
 
 
 class TestUsage:
+    def test_the_beginning_of_a_name_is_enough_for_a_suggestion(self, capsys: Capture) -> None:
+        assert main(["probe", "--simulate", "a100"]) == 2
+        assert "did you mean 'a100-pcie-80gb-x4'?" in capsys.readouterr().err
+
     def test_simulated_and_driver_root_exclude_each_other(self, capsys: Capture) -> None:
         with pytest.raises(SystemExit) as caught:
             main(["probe", "--simulate", "t4-x4", "--driver-root", "/run/nvidia/driver"])
