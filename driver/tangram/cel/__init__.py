@@ -1,11 +1,20 @@
 """The CEL environment of Dynamic Resource Allocation: compile a selector once, evaluate it on devices.
 
-Semantics follow `k8s.io/dynamic-resource-allocation/cel`: one variable `device`, an unknown domain is an
-empty map, an unknown id an error, `has()` guards it. What is not built is refused by name when compiling.
+Semantics, costs and limits follow `k8s.io/dynamic-resource-allocation/cel` of Kubernetes 1.34 to 1.37: one
+variable `device`, an unknown domain is an empty map, an unknown id an error, `has()` guards it. What differs
+is in docs/differences.md.
 """
 
 from tangram.cel.device import CelDevice
-from tangram.cel.program import Program, compile_expression
+from tangram.cel.environment import Environment
+from tangram.cel.program import Program, compile_expression, validate_expression
 from tangram.cel.references import Reference
 
-__all__ = ["CelDevice", "Program", "Reference", "compile_expression"]
+__all__ = [
+    "CelDevice",
+    "Environment",
+    "Program",
+    "Reference",
+    "compile_expression",
+    "validate_expression",
+]

@@ -12,6 +12,8 @@ from tangram.cel.values import INT_MAXIMUM, UINT_MAXIMUM, Uint
 class Kind(Enum):
     LITERAL = auto()
     IDENTIFIER = auto()
+    QUOTED = auto()
+    """A name of a field in backticks, which may hold `.`, `-`, `/` and spaces."""
     SYMBOL = auto()
     END = auto()
 
@@ -40,6 +42,7 @@ _TOKEN = re.compile(
     |(?P<float>[0-9]+\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+|\.[0-9]+(?:[eE][+-]?[0-9]+)?)
     |(?P<integer>(?:0x[0-9a-fA-F]+|[0-9]+))(?P<unsigned>[uU])?
     |(?P<identifier>[_a-zA-Z][_a-zA-Z0-9]*)
+    |`(?P<quoted>[_a-zA-Z0-9./\x20-]+)`
     |(?P<symbol>==|!=|<=|>=|&&|\|\||[-+*/%<>!?:.,()\[\]{}])
     """,
     re.VERBOSE | re.DOTALL,
@@ -95,6 +98,8 @@ def _token(match: re.Match[str], text: str) -> Token | None:
             return Token(Kind.LITERAL, source, offset, _WORDS[source])
         case "identifier" if source != "in":
             return Token(Kind.IDENTIFIER, source, offset)
+        case "quoted":
+            return Token(Kind.QUOTED, match["quoted"], offset)
         case _:
             return Token(Kind.SYMBOL, source, offset)
 
@@ -118,7 +123,7 @@ def _string(source: str, text: str, offset: int) -> str | bytes:
     prefix = re.match(r"[bBrR]*", source)
     assert prefix is not None
     binary, raw = "b" in prefix[0].lower(), "r" in prefix[0].lower()
-    body = source[prefix.end() :]
+    body = source[prefix.end() :].replace("\r\n", "\n").replace("\r", "\n")
     width = 3 if body[:3] in {'"""', "'''"} else 1
     body = body[width:-width]
     if binary:

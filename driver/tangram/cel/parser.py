@@ -1,31 +1,43 @@
-"""Tokens → syntax tree: a Pratt parser. Macros become nodes of their own.
+"""Tokens → syntax tree: a Pratt parser, which expands macros as it meets them.
 
-Grammar: CEL language definition, "Syntax"; macros: "Macros"; `cel.bind` and optional syntax: cel-go `ext`.
+Grammar: CEL language definition, "Syntax"; optional syntax (`.?`, `[?]`, `?item`): cel-go.
 """
 
 from typing import cast
 
 from tangram.base.errors import CelCompileError, CelNotSupportedError
 from tangram.cel.ast import (
-    Binary,
-    Bind,
+    ADD,
+    AND,
+    CONDITIONAL,
+    DIVIDE,
+    EQUALS,
+    GREATER,
+    GREATER_EQUALS,
+    IN,
+    INDEX,
+    LESS,
+    LESS_EQUALS,
+    MODULO,
+    MULTIPLY,
+    NEGATE,
+    NOT,
+    NOT_EQUALS,
+    OPTIONAL_INDEX,
+    OPTIONAL_SELECT,
+    OR,
+    SUBTRACT,
     Call,
-    Comprehension,
-    Conditional,
-    Constant,
-    Has,
     Identifier,
-    Index,
     ListLiteral,
     Literal,
-    Logic,
-    Macro,
     MapLiteral,
     Node,
     Select,
-    Unary,
+    qualified_name,
 )
 from tangram.cel.lexer import Kind, Token, tokenize
+from tangram.cel.macros import GLOBAL_MACROS, MACROS, USAGE, MacroError, Use
 from tangram.cel.values import INT_MAXIMUM
 
 MAXIMUM_LENGTH = 10 * 1024
@@ -33,31 +45,37 @@ MAXIMUM_LENGTH = 10 * 1024
 MAXIMUM_DEPTH = 50
 """Levels of nesting. Chains of `&&` or `||` are one level."""
 
-POWER = {
-    **dict.fromkeys(("||",), 1),
-    **dict.fromkeys(("&&",), 2),
-    **dict.fromkeys(("==", "!=", "<", "<=", ">", ">=", "in"), 3),
-    **dict.fromkeys(("+", "-"), 4),
-    **dict.fromkeys(("*", "/", "%"), 5),
+OPERATORS = {
+    "||": (1, OR),
+    "&&": (2, AND),
+    "==": (3, EQUALS),
+    "!=": (3, NOT_EQUALS),
+    "<": (3, LESS),
+    "<=": (3, LESS_EQUALS),
+    ">": (3, GREATER),
+    ">=": (3, GREATER_EQUALS),
+    "in": (3, IN),
+    "+": (4, ADD),
+    "-": (4, SUBTRACT),
+    "*": (5, MULTIPLY),
+    "/": (5, DIVIDE),
+    "%": (5, MODULO),
 }
-"""How tightly each binary operator binds."""
+"""How tightly each binary operator binds, and the function it stands for."""
+_NO_OPERATOR = (0, "")
 _RESERVED = frozenset(
     {"as", "break", "const", "continue", "else", "for", "function", "if", "import", "let", "loop"}
     | {"package", "namespace", "return", "var", "void", "while"}
 )
-_MACROS = frozenset({"all", "exists", "exists_one", "map", "filter"})
-_LATER_MACROS = frozenset(
-    {"existsOne", "transformList", "transformMap", "transformMapEntry", "optMap", "optFlatMap", "sortBy"}
-)
 
 
-def parse(text: str) -> Node:
-    """The syntax tree of an expression. Raises CelCompileError."""
+def parse(text: str, *, quoted_fields: bool = True) -> Node:
+    """The syntax tree of an expression. Raises CelCompileError. `quoted_fields`: allow names in backticks."""
     if len(text.encode("utf-8", "surrogatepass")) > MAXIMUM_LENGTH:
         raise CelCompileError(
             f"the expression is longer than {MAXIMUM_LENGTH} bytes", expression=text, offset=0
         )
-    parser = _Parser(text, tokenize(text))
+    parser = _Parser(text, tokenize(text), quoted_fields=quoted_fields)
     tree = parser.expression()
     if parser.next.kind is not Kind.END:
         raise parser.error(f"expected the end of the expression, found {_named(parser.next)}")
@@ -66,9 +84,10 @@ def parse(text: str) -> Node:
 
 
 class _Parser:
-    def __init__(self, text: str, tokens: list[Token]) -> None:
+    def __init__(self, text: str, tokens: list[Token], *, quoted_fields: bool) -> None:
         self._text = text
         self._tokens = tokens
+        self._quoted_fields = quoted_fields
         self._position = 0
         self._depth = 0
 
@@ -78,10 +97,6 @@ class _Parser:
 
     def error(self, cause: str, token: Token | None = None) -> CelCompileError:
         return CelCompileError(cause, expression=self._text, offset=(token or self.next).offset)
-
-    def _not_yet(self, what: str, token: Token | None = None) -> CelNotSupportedError:
-        offset = (token or self.next).offset
-        return CelNotSupportedError(f"{what} is not supported yet", expression=self._text, offset=offset)
 
     def _take(self) -> Token:
         token = self.next
@@ -111,37 +126,39 @@ class _Parser:
         if mark := self._accept("?"):
             then = self._binary(1)
             self._expect(":")
-            node = Conditional(node, then, self.expression(), offset=mark.offset)
+            node = Call(CONDITIONAL, None, (node, then, self.expression()), offset=mark.offset)
         self._depth -= 1
         return node
 
+    def _power(self) -> tuple[int, str]:
+        return OPERATORS.get(self.next.text, _NO_OPERATOR) if self.next.kind is Kind.SYMBOL else _NO_OPERATOR
+
     def _binary(self, minimum: int) -> Node:
         left = self._unary()
-        while self.next.kind is Kind.SYMBOL and POWER.get(self.next.text, 0) >= minimum:
+        while (found := self._power())[0] >= minimum:
+            power, function = found
             token = self._take()
-            operator, power = token.text, POWER[token.text]
-            right = self._binary(power + 1)
-            if operator in {"&&", "||"}:
-                operands = [left, right]
-                while self._accept(operator):
+            operands = [left, self._binary(power + 1)]
+            if function in {AND, OR}:
+                while self._accept(token.text):
                     operands.append(self._binary(power + 1))
-                left = Logic("&&" if operator == "&&" else "||", tuple(operands), offset=token.offset)
-            else:
-                left = Binary(operator, left, right, offset=token.offset)
+            left = Call(function, None, tuple(operands), offset=token.offset)
         return left
 
     def _unary(self) -> Node:
         token = self._accept("-", "!")
         if token is None:
             return self._member(self._primary())
-        if token.text == "-" and type(self.next.value) in (int, float):
-            literal = self._take()
-            value = cast("int | float", literal.value)
+        count = 1
+        while self._accept(token.text):
+            count += 1
+        if count == 1 and token.text == "-" and type(self.next.value) in (int, float):
+            value = cast("int | float", self._take().value)
             return self._member(Literal(-value, offset=token.offset))
-        self._descend()
-        operand = self._unary()
-        self._depth -= 1
-        return Unary("-" if token.text == "-" else "!", operand, offset=token.offset)
+        operand = self._member(self._primary())
+        if count % 2 == 0:
+            return operand
+        return Call(NEGATE if token.text == "-" else NOT, None, (operand,), offset=token.offset)
 
     def _member(self, node: Node) -> Node:
         while token := self._accept(".", "["):
@@ -149,23 +166,39 @@ class _Parser:
             if token.text == "[":
                 key = self.expression()
                 self._expect("]")
-                node = Index(node, key, optional, offset=token.offset)
+                function = OPTIONAL_INDEX if optional else INDEX
+                node = Call(function, None, (node, key), offset=token.offset)
                 continue
-            name = self._take()
-            if name.kind is not Kind.IDENTIFIER:
-                raise self.error(f"expected a name, found {_named(name)}", name)
-            if not optional and self._accept("("):
+            name = self._field_name()
+            if not optional and name.kind is Kind.IDENTIFIER and self._accept("("):
                 node = self._method(node, name)
+            elif optional:
+                field = Literal(name.text, offset=name.offset)
+                node = Call(OPTIONAL_SELECT, None, (node, field), offset=token.offset)
             else:
-                node = Select(node, name.text, optional, offset=token.offset)
-        if self.next.text == "{":
-            raise self._not_yet("a message literal")
+                node = Select(node, name.text, offset=token.offset)
+        if self.next.text == "{" and self.next.kind is Kind.SYMBOL and qualified_name(node):
+            raise CelNotSupportedError(
+                "a message literal is not supported", expression=self._text, offset=self.next.offset
+            )
         return node
+
+    def _field_name(self) -> Token:
+        name = self._take()
+        if name.kind is Kind.QUOTED and not self._quoted_fields:
+            raise self.error("names in backticks are known from Kubernetes 1.37 on", name)
+        if name.kind not in {Kind.IDENTIFIER, Kind.QUOTED}:
+            raise self.error(f"expected a name, found {_named(name)}", name)
+        return name
 
     def _primary(self) -> Node:
         token = self._take()
         if token.kind is Kind.LITERAL:
-            return Literal(self._literal(token), offset=token.offset)
+            if type(token.value) is int and token.value > INT_MAXIMUM:
+                raise self.error(f"{token.text} does not fit 64 bits", token)
+            return Literal(token.value, offset=token.offset)
+        if token.kind is Kind.SYMBOL and token.text == "." and self.next.kind is Kind.IDENTIFIER:
+            token = self._take()  # the name of something global, which it is anyway
         if token.kind is Kind.IDENTIFIER:
             return self._name(token)
         match token.text:
@@ -174,27 +207,39 @@ class _Parser:
                 self._expect(")")
                 return node
             case "[":
-                return ListLiteral(self._items("]"), offset=token.offset)
+                return self._list(token)
             case "{":
                 return self._map(token)
-            case "." if self.next.kind is Kind.IDENTIFIER:
-                raise self._not_yet("a name with a leading dot", token)
         raise self.error(f"expected a value, found {_named(token)}", token)
-
-    def _literal(self, token: Token) -> Constant:
-        if type(token.value) is int and token.value > INT_MAXIMUM:
-            raise self.error(f"{token.text} does not fit 64 bits", token)
-        return token.value
 
     def _name(self, token: Token) -> Node:
         if token.text in _RESERVED:
             raise self.error(f"{token.text!r} is a reserved word", token)
-        if self._accept("("):
-            arguments = self._arguments()
-            if token.text == "has":
-                return self._has(token, arguments)
-            return Call(token.text, None, arguments, offset=token.offset)
-        return Identifier(token.text, offset=token.offset)
+        if not self._accept("("):
+            return Identifier(token.text, offset=token.offset)
+        arguments = self._arguments()
+        if macro := GLOBAL_MACROS.get((token.text, len(arguments))):
+            use = Use(token.text, None, arguments, token.offset)
+            try:
+                return cast("Node", macro(use))
+            except MacroError as error:
+                raise self.error(str(error), token) from None
+        if token.text == "has":
+            raise self.error("has() takes one field, as in has(a.b)", token)
+        return Call(token.text, None, arguments, offset=token.offset)
+
+    def _method(self, receiver: Node, name: Token) -> Node:
+        arguments = self._arguments()
+        if macro := MACROS.get((name.text, len(arguments))):
+            try:
+                expanded = macro(Use(name.text, receiver, arguments, name.offset))
+            except MacroError as error:
+                raise self.error(str(error), name) from None
+            if expanded is not None:
+                return expanded
+        elif name.text in USAGE and (name.text != "bind" or qualified_name(receiver) == "cel"):
+            raise self.error(f"wrong number of arguments: write {USAGE[name.text]}", name)
+        return Call(name.text, receiver, arguments, offset=name.offset)
 
     def _arguments(self) -> tuple[Node, ...]:
         if self._accept(")"):
@@ -205,65 +250,40 @@ class _Parser:
         self._expect(")")
         return tuple(arguments)
 
-    def _items(self, end: str) -> tuple[Node, ...]:
-        """Items of a list literal up to `end`; a trailing comma is allowed."""
+    def _list(self, start: Token) -> ListLiteral:
+        """A trailing comma is allowed, and a comma alone."""
         items: list[Node] = []
-        while not self._accept(end):
-            if self.next.text == "?":
-                raise self._not_yet("an optional item of a list")
+        optional: set[int] = set()
+        while not self._closed("]", empty=not items):
+            if self._accept("?"):
+                optional.add(len(items))
             items.append(self.expression())
             if not self._accept(","):
-                self._expect(end)
+                self._expect("]")
                 break
-        return tuple(items)
+        return ListLiteral(tuple(items), frozenset(optional), offset=start.offset)
 
     def _map(self, start: Token) -> MapLiteral:
         entries: list[tuple[Node, Node]] = []
-        while not self._accept("}"):
-            if self.next.text == "?":
-                raise self._not_yet("an optional entry of a map")
+        optional: set[int] = set()
+        while not self._closed("}", empty=not entries):
+            if self._accept("?"):
+                optional.add(len(entries))
             key = self.expression()
             self._expect(":")
             entries.append((key, self.expression()))
             if not self._accept(","):
                 self._expect("}")
                 break
-        return MapLiteral(tuple(entries), offset=start.offset)
+        return MapLiteral(tuple(entries), frozenset(optional), offset=start.offset)
 
-    def _has(self, token: Token, arguments: tuple[Node, ...]) -> Has:
-        if len(arguments) != 1 or not isinstance(arguments[0], Select) or arguments[0].optional:
-            raise self.error("has() takes one field, as in has(a.b)", token)
-        return Has(arguments[0], offset=token.offset)
-
-    def _method(self, receiver: Node, name: Token) -> Node:
-        arguments = self._arguments()
-        if name.text in _MACROS:
-            return self._comprehension(receiver, name, arguments)
-        if name.text in _LATER_MACROS:
-            raise self._not_yet(f"macro {name.text!r}", name)
-        if name.text == "bind" and receiver == Identifier("cel"):
-            if len(arguments) != 3:
-                raise self.error("cel.bind() takes a variable, its value and an expression", name)
-            variable, value, body = arguments
-            return Bind(self._variable(variable, name), value, body, offset=name.offset)
-        return Call(name.text, receiver, arguments, offset=name.offset)
-
-    def _comprehension(self, items: Node, name: Token, arguments: tuple[Node, ...]) -> Comprehension:
-        macro = cast("Macro", name.text)
-        match arguments:
-            case (variable, body):
-                return Comprehension(macro, items, self._variable(variable, name), body, offset=name.offset)
-            case (variable, where, body) if macro == "map":
-                variable_name = self._variable(variable, name)
-                return Comprehension(macro, items, variable_name, body, where, offset=name.offset)
-            case (_, _, _) if macro in {"all", "exists"}:
-                raise self._not_yet(f"{macro}() with two variables", name)
-        raise self.error(f"{macro}() takes a variable and an expression, as in items.{macro}(x, x > 1)", name)
-
-    def _variable(self, node: Node, macro: Token) -> str:
-        if isinstance(node, Identifier):
-            return node.name
-        raise self.error(f"the first argument of {macro.text}() must be a simple name", macro)
+    def _closed(self, end: str, *, empty: bool) -> bool:
+        if self._accept(end):
+            return True
+        if empty and self._accept(","):
+            self._expect(end)
+            return True
+        return False
 
 
 def _named(token: Token) -> str:

@@ -1,50 +1,62 @@
 """Compiled expressions, and the cache of them."""
 
 from collections.abc import Callable, Hashable, Mapping
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from tangram.base.errors import CelRuntimeError
+from tangram.base.errors import CelCompileError, CelRuntimeError
 from tangram.cel.checker import check
-from tangram.cel.closures import Evaluation
-from tangram.cel.compiler import Compiler
 from tangram.cel.device import CelDevice
+from tangram.cel.environment import LATEST, SIZES, Environment
+from tangram.cel.estimate import CostEstimator, Sizes
+from tangram.cel.evaluation import Evaluation
+from tangram.cel.literals import validate
 from tangram.cel.parser import parse
+from tangram.cel.planner import Planner
 from tangram.cel.references import Reference, references
-from tangram.cel.values import type_name
+from tangram.cel.values import ABSENT, MAXIMUM_COST, OptionalValue, Value, too_dear, type_name
 from tangram.model.semver import SemVer
 
-BUDGET = 1_000_000
-"""What one evaluation may cost (`CELSelectorExpressionMaxCost` of resource/v1), in units near to CEL's."""
-
+BUDGET = MAXIMUM_COST
+"""What one evaluation may cost (`CELSelectorExpressionMaxCost` of resource/v1), in CEL's units."""
 
 _REMEMBERED = 1024
 """Answers kept per program: devices differ in few of the parts that a selector reads."""
 
 
 class Answer(NamedTuple):
-    """What a selector says of a device, or its error; `cost` in units of `BUDGET`."""
+    """What a selector says of a device, or its error; `cost` in CEL's units."""
 
     result: bool | CelRuntimeError
     cost: int
 
 
 class Program:
-    """A selector, ready to be evaluated on any number of devices."""
+    """A selector, ready to be evaluated on any number of devices.
 
-    __slots__ = ("_answers", "_cost", "_readers", "_references", "_run", "_slots", "text")
+    Raises CelCompileError with line, column and cause for what `environment` does not accept.
+    """
 
-    def __init__(self, text: str) -> None:
-        tree = parse(text)
-        check(tree, text)
-        compiler = Compiler(text)
+    def __init__(self, text: str, environment: Environment | None = None) -> None:
         self.text = text
-        self._run = compiler.compile(tree, {})
-        self._cost = compiler.cost
-        self._slots = compiler.slots
+        self.environment = environment or Environment.of(LATEST)
+        tree = parse(text, quoted_fields=self.environment.quoted_fields)
+        # What is read is decided before the check, which rewrites nothing.
         self._references = references(tree)
+        checked = check(tree, text, self.environment.declarations, self.environment.results)
+        validate(checked, text)
+        planner = Planner(checked, text, old_optionals=self.environment.old_optionals)
+        self._run = planner.plan()
+        self._slots = planner.slots
         self._readers = tuple(map(_reader, sorted(self._references, key=str)))
         self._answers: dict[Hashable, Answer] = {}
+
+    @cached_property
+    def estimated_cost(self) -> int:
+        """What one evaluation may cost at most, as the API server estimates it when it validates objects."""
+        tree = parse(self.text, quoted_fields=self.environment.quoted_fields)
+        checked = check(tree, self.text, self.environment.declarations, self.environment.results)
+        return CostEstimator(Sizes(SIZES), checked).cost(tree).high
 
     def evaluate(self, device: CelDevice) -> bool:
         """True if the selector holds for the device.
@@ -69,16 +81,28 @@ class Program:
             known = self._answers[parts] = self._evaluate(device)
         return parts, known
 
+    def mask(self, devices: "list[CelDevice] | tuple[CelDevice, ...]") -> int:
+        """Bit i is set if the selector holds for device i. Raises the error of the first it fails on."""
+        mask = 0
+        for index, device in enumerate(devices):
+            result = self.answer(device)[1].result
+            if isinstance(result, CelRuntimeError):
+                raise result.with_traceback(None)
+            mask |= result << index
+        return mask
+
     def _evaluate(self, device: CelDevice) -> Answer:
-        evaluation = Evaluation(device, slots=self._slots, units=BUDGET - self._cost)
+        evaluation = Evaluation(device, slots=self._slots)
         try:
             result = self._run(evaluation)
         except CelRuntimeError as error:
             # Without its traceback: that would keep the whole evaluation in memory.
             result = error.with_traceback(None)
+        if evaluation.cost > BUDGET:
+            result = too_dear()
         if result is not True and result is not False and not isinstance(result, CelRuntimeError):
-            result = CelRuntimeError(f"the expression evaluates to {type_name(type(result))}, not bool")
-        return Answer(result, BUDGET - max(evaluation.left, 0))
+            result = _as_bool(result)
+        return Answer(result, min(evaluation.cost, BUDGET))
 
     def references(self) -> frozenset[Reference]:
         """The parts of a device that the result depends on: equal parts, equal result."""
@@ -86,6 +110,12 @@ class Program:
 
     def __repr__(self) -> str:
         return f"Program({self.text!r})"
+
+
+def _as_bool(result: Value) -> bool | CelRuntimeError:
+    if type(result) is OptionalValue and result is not ABSENT and type(result.value) is bool:
+        return bool(result.value)
+    return CelRuntimeError(f"the expression evaluates to {type_name(result)}, not bool")
 
 
 def _reader(part: Reference) -> Callable[[CelDevice], Hashable]:
@@ -115,14 +145,32 @@ def _frozen(value: object) -> Hashable:
         return (SemVer, value.text)
     if isinstance(value, Mapping):
         return tuple(sorted((key, _frozen(item)) for key, item in value.items()))
+    if isinstance(value, tuple):
+        return (tuple, *map(_frozen, value))
     return (type(value), value)
 
 
 @lru_cache(maxsize=256)
-def compile_expression(text: str) -> Program:
+def compile_expression(text: str, environment: Environment | None = None) -> Program:
     """The program of a CEL selector of a device class, claim or template.
 
-    Raises CelCompileError with line, column and cause; CelNotSupportedError, which is one, for valid CEL that
-    this version does not evaluate yet.
+    `environment`: what it may use, by version of Kubernetes; the latest by default. Raises CelCompileError
+    with line, column and cause; CelNotSupportedError, which is one, for the few parts of CEL that are not
+    evaluated here.
     """
-    return Program(text)
+    return Program(text, environment)
+
+
+def validate_expression(text: str, environment: Environment | None = None) -> Program:
+    """As `compile_expression`, with the limit that the API server puts on what an expression may cost: raises
+    CelCompileError if the estimate exceeds `BUDGET`.
+    """
+    program = compile_expression(text, environment)
+    if program.estimated_cost > BUDGET:
+        raise CelCompileError(
+            f"the expression may cost up to {program.estimated_cost} units, more than {BUDGET}",
+            expression=text,
+            offset=0,
+            next_step="use fewer or shorter lists, and fewer macros inside macros",
+        )
+    return program

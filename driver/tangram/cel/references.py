@@ -3,8 +3,19 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from tangram.cel.ast import Bind, Comprehension, Identifier, Index, Literal, Node, Select
-from tangram.cel.checker import DEVICE_VARIABLE
+from tangram.cel.ast import (
+    INDEX,
+    OPTIONAL_INDEX,
+    OPTIONAL_SELECT,
+    Call,
+    Comprehension,
+    Identifier,
+    Literal,
+    Node,
+    Select,
+)
+
+DEVICE_VARIABLE = "device"
 
 
 class Reference(NamedTuple):
@@ -23,25 +34,13 @@ class Reference(NamedTuple):
         )
 
 
-def reference(node: Node) -> Reference | None:
-    """The part of the device a node stands for, such as `device.attributes["d"].x`; None for other nodes.
-
-    `device` must not be shadowed where the node stands.
-    """
-    if isinstance(node, Select) and node.operand == Identifier(DEVICE_VARIABLE):
-        return Reference(node.name)
-    if not isinstance(node, Select | Index):
-        return None
-    key = _constant_key(node)
-    parent = reference(node.operand)
-    if (
-        key is None
-        or parent is None
-        or parent.id is not None
-        or parent.field not in {"attributes", "capacity"}
-    ):
-        return None
-    return parent._replace(domain=key) if parent.domain is None else parent._replace(id=key)
+ALL = (
+    Reference("driver"),
+    Reference("allowMultipleAllocations"),
+    Reference("attributes"),
+    Reference("capacity"),
+)
+"""What is read of `device` where it is used as a whole."""
 
 
 def references(tree: Node) -> frozenset[Reference]:
@@ -50,21 +49,52 @@ def references(tree: Node) -> frozenset[Reference]:
 
 
 def _references(node: Node, *, shadowed: bool) -> Iterator[Reference]:
-    if not shadowed and (found := reference(node)) is not None:
-        yield found
+    if not shadowed:
+        if isinstance(node, Identifier) and node.name == DEVICE_VARIABLE:
+            yield from ALL
+            return
+        if (found := _reference(node)) is not None:
+            yield found
+            return
+    if isinstance(node, Comprehension):
+        yield from _in_comprehension(node, shadowed=shadowed)
         return
-    bound = node.variable if isinstance(node, Comprehension | Bind) else ""
-    outside = (
-        node.items if isinstance(node, Comprehension) else node.value if isinstance(node, Bind) else None
-    )
     for child in node.children():
-        inside = shadowed or (bound == DEVICE_VARIABLE and child is not outside)
-        yield from _references(child, shadowed=inside)
+        yield from _references(child, shadowed=shadowed)
 
 
-def _constant_key(node: Select | Index) -> str | None:
+def _in_comprehension(node: Comprehension, *, shadowed: bool) -> Iterator[Reference]:
+    yield from _references(node.items, shadowed=shadowed)
+    yield from _references(node.start, shadowed=shadowed)
+    outer = shadowed or node.accumulator == DEVICE_VARIABLE
+    inner = outer or DEVICE_VARIABLE in {node.variable, node.second}
+    yield from _references(node.condition, shadowed=inner)
+    yield from _references(node.step, shadowed=inner)
+    yield from _references(node.result, shadowed=outer)
+
+
+def _reference(node: Node) -> Reference | None:
+    """The part of the device a node stands for, such as `device.attributes["d"].x`; None for other nodes."""
+    step = _step(node)
+    if step is None:
+        return None
+    operand, key = step
+    if isinstance(operand, Identifier) and operand.name == DEVICE_VARIABLE:
+        return None if key is None else Reference(key)
+    parent = _reference(operand)
+    if key is None or parent is None or parent.id is not None:
+        return None
+    if parent.field not in {"attributes", "capacity"}:
+        return None
+    return parent._replace(domain=key) if parent.domain is None else parent._replace(id=key)
+
+
+def _step(node: Node) -> tuple[Node, str | None] | None:
+    """What a node reads something of, and the constant key under which it does."""
     if isinstance(node, Select):
-        return node.name
-    if isinstance(node.key, Literal) and isinstance(node.key.value, str):
-        return node.key.value
+        return node.operand, node.name
+    if isinstance(node, Call) and node.function in {INDEX, OPTIONAL_INDEX, OPTIONAL_SELECT}:
+        operand, key = node.arguments
+        constant = isinstance(key, Literal) and isinstance(key.value, str)
+        return operand, key.value if constant and isinstance(key, Literal) else None
     return None

@@ -1,81 +1,120 @@
-"""Static types: enough to refuse, before any device is looked at, what can never work."""
+"""Static types, as declared and as inferred. At run time a type is a value too: `type(1) == int`."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
+from enum import Enum
+
+
+class Kind(Enum):
+    """What a type is made of."""
+
+    ANY = "any"
+    BOOL = "bool"
+    BYTES = "bytes"
+    DOUBLE = "double"
+    DURATION = "duration"
+    DYN = "dyn"
+    ERROR = "error"
+    INT = "int"
+    LIST = "list"
+    MAP = "map"
+    NULL = "null"
+    OPAQUE = "opaque"
+    STRING = "string"
+    STRUCT = "struct"
+    TIMESTAMP = "timestamp"
+    TYPE = "type"
+    PARAMETER = "parameter"
+    UINT = "uint"
 
 
 @dataclass(frozen=True, slots=True)
 class Type:
     """A type, such as `int` or `list(string)`."""
 
+    kind: Kind
     name: str
     parameters: tuple["Type", ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.name}({', '.join(map(str, self.parameters))})" if self.parameters else self.name
+        name = SHORT_NAMES.get(self.name, self.name)
+        return f"{name}({', '.join(map(str, self.parameters))})" if self.parameters else name
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Known at run time only."""
+        return self.kind is Kind.DYN or self.kind is Kind.ANY
 
 
-BOOL = Type("bool")
-INT = Type("int")
-UINT = Type("uint")
-DOUBLE = Type("double")
-STRING = Type("string")
-BYTES = Type("bytes")
-NULL = Type("null")
-QUANTITY = Type("quantity")
-SEMVER = Type("semver")
-DEVICE = Type("device")
-DYN = Type("dyn")
-"""Known at run time only."""
-NUMBERS = (INT, UINT, DOUBLE)
-OPAQUE = (QUANTITY, SEMVER)
-"""Types of Kubernetes; unlike the others they may be compared with null."""
+SHORT_NAMES = {
+    "null_type": "null",
+    "optional_type": "optional",
+    "google.protobuf.Duration": "duration",
+    "google.protobuf.Timestamp": "timestamp",
+    "google.protobuf.Any": "any",
+    "kubernetes.DRADevice": "device",
+    "kubernetes.Quantity": "quantity",
+    "kubernetes.Semver": "semver",
+    "kubernetes.URL": "URL",
+    "kubernetes.NamedFormat": "format",
+    "net.IP": "IP",
+    "net.CIDR": "CIDR",
+}
+"""What messages call types whose own names tell a reader nothing."""
+
+ANY = Type(Kind.ANY, "google.protobuf.Any")
+BOOL = Type(Kind.BOOL, "bool")
+BYTES = Type(Kind.BYTES, "bytes")
+DOUBLE = Type(Kind.DOUBLE, "double")
+DURATION = Type(Kind.DURATION, "google.protobuf.Duration")
+DYN = Type(Kind.DYN, "dyn")
+ERROR = Type(Kind.ERROR, "error")
+INT = Type(Kind.INT, "int")
+NULL = Type(Kind.NULL, "null_type")
+STRING = Type(Kind.STRING, "string")
+TIMESTAMP = Type(Kind.TIMESTAMP, "google.protobuf.Timestamp")
+TYPE = Type(Kind.TYPE, "type")
+UINT = Type(Kind.UINT, "uint")
+
+DEVICE = Type(Kind.STRUCT, "kubernetes.DRADevice")
+QUANTITY = Type(Kind.STRUCT, "kubernetes.Quantity")
+SEMVER = Type(Kind.STRUCT, "kubernetes.Semver")
+URL = Type(Kind.STRUCT, "kubernetes.URL")
+FORMAT = Type(Kind.STRUCT, "kubernetes.NamedFormat")
+IP = Type(Kind.OPAQUE, "net.IP")
+CIDR = Type(Kind.OPAQUE, "net.CIDR")
+
+
+def parameter(name: str) -> Type:
+    """A type variable of a declaration, such as the T of `list(T)`."""
+    return Type(Kind.PARAMETER, name)
 
 
 def list_of(item: Type) -> Type:
-    return Type("list", (item,))
+    return Type(Kind.LIST, "list", (item,))
 
 
 def map_of(key: Type, value: Type) -> Type:
-    return Type("map", (key, value))
+    return Type(Kind.MAP, "map", (key, value))
 
 
 def optional_of(value: Type) -> Type:
-    return Type("optional", (value,))
+    return Type(Kind.OPAQUE, "optional_type", (value,))
+
+
+def type_of(value: Type) -> Type:
+    """The type of a type that is used as a value."""
+    return Type(Kind.TYPE, "type", (value,))
+
+
+def is_optional(kind: Type) -> bool:
+    return kind.name == "optional_type"
+
+
+def unwrap_optional(kind: Type) -> Type:
+    """The type inside an optional; any other type itself."""
+    return kind.parameters[0] if is_optional(kind) else kind
 
 
 LIST = list_of(DYN)
+MAP = map_of(DYN, DYN)
 OPTIONAL = optional_of(DYN)
-
-DEVICE_FIELDS = {
-    "driver": STRING,
-    "attributes": map_of(STRING, map_of(STRING, DYN)),
-    "capacity": map_of(STRING, map_of(STRING, QUANTITY)),
-    "allowMultipleAllocations": BOOL,
-}
-"""The fields of the one variable, `device` (`CELDeviceSelector` of resource/v1)."""
-
-
-def fits(actual: Type, wanted: Type) -> bool:
-    """True if a value of type `actual` may turn out to be a `wanted`."""
-    if DYN in (actual, wanted):
-        return True
-    if NULL in (actual, wanted) and (actual in OPAQUE or wanted in OPAQUE):
-        return True
-    return actual.name == wanted.name and all(map(fits, actual.parameters, wanted.parameters))
-
-
-def join(types: Iterable[Type]) -> Type | None:
-    """The one type that all of these may be; DYN as soon as one of them is dynamic; None if there is none."""
-    joined: Type | None = None
-    for kind in types:
-        if joined is None or joined == kind:
-            joined = kind
-        elif not fits(kind, joined):
-            return None
-        elif DYN in (joined, kind):
-            joined = DYN
-        else:
-            pairs = zip(joined.parameters, kind.parameters, strict=True)
-            joined = Type(joined.name, tuple(join(pair) or DYN for pair in pairs))
-    return DYN if joined is None else joined

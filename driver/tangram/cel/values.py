@@ -1,16 +1,20 @@
-"""Run-time values of CEL, and how they compare.
+"""Run-time values of CEL.
 
 CEL type → Python type: bool → bool, int → int (64 bits), uint → Uint, double → float, string → str,
-bytes → bytes, null → None, list → tuple, map → dict, optional → OptionalValue, and the two opaque types of
-Kubernetes: quantity → Fraction, semver → SemVer.
+bytes → bytes, null → None, list → tuple, map → dict (keys: see `map_key`), optional → OptionalValue, type →
+Type, duration → Duration, timestamp → Timestamp, and the types of Kubernetes: quantity → Fraction, semver →
+SemVer, URL → Url, IP and CIDR → Address and Prefix, format → NamedFormat.
 """
 
-import math
-from collections.abc import Iterable
+from collections.abc import Mapping
+from datetime import datetime
 from fractions import Fraction
-from typing import Any
+from ipaddress import IPv4Address, IPv6Address
+from typing import Any, NamedTuple
 
 from tangram.base.errors import CelBudgetError, CelRuntimeError
+from tangram.cel import types
+from tangram.cel.types import Type
 from tangram.model.semver import SemVer
 
 Value = Any
@@ -21,7 +25,7 @@ UINT_MAXIMUM = 2**64 - 1
 
 
 class Uint(int):
-    """An unsigned 64-bit integer. Equal to the int of the same value, as CEL's numbers are."""
+    """An unsigned 64-bit integer."""
 
     __slots__ = ()
 
@@ -37,200 +41,235 @@ class OptionalValue:
     def __init__(self, value: Value) -> None:
         self.value = value
 
+    def opened(self) -> Value:
+        """What is inside. Raises CelRuntimeError where upstream has lost it."""
+        if self.value is BROKEN:
+            raise CelRuntimeError(
+                "an optional read from a variable or a branch of ?: has lost its value, a type of Kubernetes",
+                next_step="write the expression that makes the optional in place of the variable",
+            )
+        return self.value
+
 
 ABSENT = OptionalValue(None)
 
 
-class Domains(dict[str, dict[str, Value]]):
-    """`device.attributes` or `device.capacity` as a value: an unknown domain is an empty map."""
+class _Broken:
+    __slots__ = ()
+
+
+BROKEN = _Broken()
+"""Inside of an optional, after Kubernetes before 1.37 has read it from a variable: see `native`."""
+
+
+class Domains(dict[Value, Value]):
+    """`device.attributes` or `device.capacity` as a value: a key that it lacks stands for an empty map."""
 
     __slots__ = ()
 
-    def __missing__(self, key: object) -> dict[str, Value]:
-        if isinstance(key, str):
-            return {}
-        raise KeyError(key)
+
+class Duration(NamedTuple):
+    """A signed span of time; `nanoseconds` fits 64 bits."""
+
+    nanoseconds: int
 
 
-_TYPE_NAMES: dict[type, str] = {
-    bool: "bool",
-    int: "int",
-    Uint: "uint",
-    float: "double",
-    str: "string",
-    bytes: "bytes",
-    type(None): "null",
-    tuple: "list",
-    dict: "map",
-    Domains: "map",
-    OptionalValue: "optional",
-    Fraction: "quantity",
-    SemVer: "semver",
-}
-_NUMBERS = frozenset({int, Uint, float})
-_MAPS = frozenset({dict, Domains})
-_OPAQUE = frozenset({Fraction, SemVer})
-_PLAIN = frozenset({bool, int, Uint, float, type(None), Fraction, SemVer})
-"""Types whose values compare with `==` among themselves, at a bounded price."""
-_ORDERED = frozenset({bool, int, Uint, float, str, bytes})
-_FREE_LENGTH = 100
-"""Strings up to this length are compared for free; the budget pays for longer ones."""
-
-
-def type_name(kind: type) -> str:
-    """CEL's name of a run-time type."""
-    return _TYPE_NAMES.get(kind, kind.__name__)
-
-
-class Budget:
-    """What one evaluation may still spend, in units of about 0.1 µs."""
-
-    __slots__ = ("left",)
-    left: int
-
-    def spend(self, units: int) -> None:
-        """Raises CelBudgetError once everything is spent."""
-        self.left -= units
-        if self.left < 0:
-            raise CelBudgetError(
-                "the expression costs too much to evaluate",
-                next_step="use fewer or shorter lists inside all(), exists(), map() and filter()",
-            )
-
-
-def equal(left: Value, right: Value, budget: Budget) -> bool:
-    """CEL's `==`: numbers compare across types; values of other different types are not equal.
-
-    Raises CelRuntimeError where a quantity or semver is compared with anything else but null, as upstream.
+class Timestamp(NamedTuple):
+    """A moment: `seconds` since 1970 (UTC), `nanoseconds` from 0 to 999,999,999, and the offset of the zone
+    that it was written in, for its text.
     """
-    kind = type(left)
-    if kind in _OPAQUE and kind is not type(right) and right is not None:
-        raise CelRuntimeError(
-            f"no such overload: {type_name(kind)} == {type_name(type(right))}",
-            next_step=f'write {type_name(kind)}("…") around the other side',
-        )
-    return same(left, right, budget)
+
+    seconds: int
+    nanoseconds: int
+    offset_s: int = 0
 
 
-def same(left: Value, right: Value, budget: Budget) -> bool:
-    """As `equal`, for `!=`, `in` and members of containers: nothing is an error."""
-    kind = type(left)
-    if kind is type(right) and (kind in _PLAIN or (kind is str and len(left) <= _FREE_LENGTH)):
-        return bool(left == right)
-    pending = [(left, right)]
-    while pending:
-        a, b = pending.pop()
-        kind = type(a)
-        if kind is not type(b):
-            if kind in _NUMBERS and type(b) in _NUMBERS:
-                if not _numbers_equal(a, b):
-                    return False
-                continue
-            if not (kind in _MAPS and type(b) in _MAPS):
-                return False
-        if kind in _PLAIN:
-            if a != b:
-                return False
-        elif not _same_shape(a, b, kind, pending, budget):
-            return False
+class Sum(Fraction):
+    """A quantity that add() or sub() made. Upstream takes it for another type where it stands on the right
+    of `==`, or in a list.
+    """
+
+    __slots__ = ()
+
+
+class Url(NamedTuple):
+    """A parsed URL, in Go's parts."""
+
+    scheme: str
+    host: str
+    path: str
+    raw_path: str
+    raw_query: str
+    text: str
+
+
+class Address(NamedTuple):
+    """An IP address."""
+
+    address: IPv4Address | IPv6Address
+
+
+class Prefix(NamedTuple):
+    """An IP address and how many of its leading bits are a network's."""
+
+    address: IPv4Address | IPv6Address
+    length: int
+
+
+class NamedFormat(NamedTuple):
+    """A format of `format.named()`; `size` of the regular expression that it would be, for costs."""
+
+    name: str
+    size: int
+
+
+RUNTIME_TYPES: Mapping[type, Type] = {
+    bool: types.BOOL,
+    int: types.INT,
+    Uint: types.UINT,
+    float: types.DOUBLE,
+    str: types.STRING,
+    bytes: types.BYTES,
+    type(None): types.NULL,
+    tuple: types.LIST,
+    dict: types.MAP,
+    Domains: types.MAP,
+    OptionalValue: types.OPTIONAL,
+    Duration: types.DURATION,
+    Timestamp: types.TIMESTAMP,
+    Fraction: types.QUANTITY,
+    Sum: types.QUANTITY,
+    SemVer: types.SEMVER,
+    Url: types.URL,
+    Address: types.IP,
+    Prefix: types.CIDR,
+    NamedFormat: types.FORMAT,
+    Type: types.TYPE,
+}
+NUMBERS = frozenset({int, Uint, float})
+MAPS = frozenset({dict, Domains})
+
+
+_FOREIGN = frozenset({Fraction, Sum, SemVer, Url, Address, Prefix})
+
+
+def native(value: Value) -> Value:
+    """What becomes of the value inside an optional that cel-go before 0.29 reads from a variable: types of
+    Kubernetes are lost, a type becomes its name, an optional in an optional is opened.
+    """
+    if type(value) in _FOREIGN:
+        return BROKEN
+    if type(value) is Type:
+        return value.name
+    if type(value) is OptionalValue:
+        return None if value is ABSENT else native(value.value)
+    return value
+
+
+def kind_of(value: Value) -> Type:
+    """The run-time type of a value."""
+    return RUNTIME_TYPES[type(value)]
+
+
+def type_name(value: Value) -> str:
+    """The name of a value's run-time type, for messages."""
+    kind = kind_of(value)
+    return types.SHORT_NAMES.get(kind.name, kind.name)
+
+
+def accepts(kind: Type, value: Value) -> bool:
+    """True if a function that declares `kind` takes the value: of containers, upstream looks at the first
+    member only.
+    """
+    if kind.kind in _ANYTHING:
+        return True
+    actual = RUNTIME_TYPES[type(value)]
+    if actual.name != kind.name:
+        return False
+    if kind.kind is types.Kind.LIST:
+        return not value or accepts(kind.parameters[0], value[0])
     return True
 
 
-def _same_shape(a: Value, b: Value, kind: type, pending: list[tuple[Value, Value]], budget: Budget) -> bool:
-    """Compares two strings, or the outsides of two containers; their members go to `pending`."""
-    if kind is OptionalValue:
-        if (a is ABSENT) != (b is ABSENT):
-            return False
-        budget.spend(1)
-        pending.append((a.value, b.value))
-        return True
-    if len(a) != len(b):
-        return False
-    if kind is tuple:
-        budget.spend(1 + len(a))
-        pending.extend(zip(a, b, strict=True))
-        return True
-    if kind in _MAPS:
-        budget.spend(1 + len(a))
-        if a.keys() != b.keys():
-            return False
-        pending.extend((value, b[key]) for key, value in a.items())
-        return True
-    if len(a) > _FREE_LENGTH:
-        budget.spend(len(a) // 10)
-    return bool(a == b)
+_ANYTHING = frozenset({types.Kind.DYN, types.Kind.ANY, types.Kind.PARAMETER})
 
 
-def _numbers_equal(a: int | float, b: int | float) -> bool:
-    # cel-go converts the integer to double, which rounds; Python would compare exactly.
-    if type(a) is float or type(b) is float:
-        return float(a) == float(b)
-    return a == b
+class Budget:
+    """What one evaluation has cost in CEL's units, and how much work it has made of it.
 
-
-def compare(operator: str, left: Value, right: Value, budget: Budget) -> bool:
-    """`<`, `<=`, `>` or `>=`. Raises CelRuntimeError for types without an order, and for NaN."""
-    kind, other = type(left), type(right)
-    if kind is not other or kind not in _ORDERED:
-        if kind not in _NUMBERS or other not in _NUMBERS:
-            raise CelRuntimeError(f"no such overload: {type_name(kind)} {operator} {type_name(other)}")
-        if kind is float or other is float:
-            left, right = float(left), float(right)
-    if type(left) is float and (math.isnan(left) or math.isnan(right)):
-        raise CelRuntimeError("NaN has no order")
-    if kind in {str, bytes} and len(left) > _FREE_LENGTH:
-        budget.spend(len(left) // 10)
-    match operator:
-        case "<":
-            return bool(left < right)
-        case "<=":
-            return bool(left <= right)
-        case ">":
-            return bool(left > right)
-        case _:
-            return bool(left >= right)
-
-
-def map_key(value: Value) -> Value:
-    """The key under which a dict keeps an entry: True and 1 are one key to Python, two to CEL.
-
-    Raises TypeError for a value that is no key.
+    `cost` is Kubernetes' number. `work` bounds what upstream leaves unbounded: turns of loops that cost
+    nothing, members of containers that are made or compared.
     """
-    if type(value) is str:
-        return value
-    if type(value) is bool:
-        return (value,)
-    if type(value) in _NUMBERS:
-        return value
-    raise TypeError
+
+    __slots__ = ("cost", "work")
+
+    def __init__(self) -> None:
+        self.cost = 0
+        self.work = 0
+
+    def labour(self, amount: int) -> None:
+        """Raises CelBudgetError once `MAXIMUM_WORK` is done."""
+        self.work += amount
+        if self.work > MAXIMUM_WORK:
+            raise too_dear()
+
+    def check(self) -> None:
+        """Raises CelBudgetError once `MAXIMUM_COST` is spent."""
+        if self.cost > MAXIMUM_COST:
+            raise too_dear()
 
 
-def elements(value: Value, budget: Budget) -> Iterable[Value]:
-    """What a macro iterates over: the items of a list, the keys of a map in a fixed order."""
-    if type(value) is tuple:
-        return value
-    if type(value) in _MAPS:
-        budget.spend(len(value))
-        keys = (key[0] if type(key) is tuple else key for key in value)
-        return sorted(keys, key=lambda key: (type(key).__name__, key))
-    raise CelRuntimeError(f"a macro cannot iterate over a value of type {type_name(type(value))}")
+MAXIMUM_COST = 1_000_000
+"""Of one evaluation (`CELSelectorExpressionMaxCost` of resource/v1), in CEL's cost units."""
+MAXIMUM_WORK = 1_000_000
 
 
-def contains(value: Value, container: Value, budget: Budget) -> bool:
-    """`value in container`."""
-    kind = type(container)
-    if kind in _MAPS:
-        try:
-            return map_key(value) in container
-        except TypeError:
-            return False
-    if kind is not tuple:
-        raise CelRuntimeError(f"no such overload: {type_name(type(value))} in {type_name(kind)}")
-    if type(value) is str:
-        budget.spend(len(container) * (1 + len(value) // 10))
-        return value in container
-    for item in container:
-        budget.spend(1)
-        if same(value, item, budget):
-            return True
-    return False
+def too_dear() -> CelBudgetError:
+    return CelBudgetError(
+        "the expression costs too much to evaluate",
+        next_step="use fewer or shorter lists inside all(), exists(), map() and filter()",
+    )
+
+
+def no_overload(function: str, *values: Value) -> CelRuntimeError:
+    """The error of a call with values that no overload takes."""
+    return CelRuntimeError(f"no such overload: {function}({', '.join(map(type_name, values))})")
+
+
+def size(value: Value) -> int:
+    """Characters of a string, bytes, items or entries; of everything else, and of an error, 1."""
+    if type(value) in _SIZED:
+        return len(value)
+    if type(value) is OptionalValue and value is not ABSENT:
+        return size(value.value)
+    return _network_size(value)
+
+
+def kubernetes_size(value: Value) -> int:
+    """As `size`, for the libraries of Kubernetes, which do not look into optionals."""
+    return len(value) if type(value) in _SIZED else _network_size(value)
+
+
+_SIZED = frozenset({str, bytes, tuple, dict, Domains})
+
+
+def _network_size(value: Value) -> int:
+    """Bytes of an address, or of the network part of a prefix."""
+    if type(value) is Address:
+        return value.address.max_prefixlen // 8
+    if type(value) is Prefix:
+        return -(-value.length // 8)
+    return 1
+
+
+def is_zero(value: Value) -> bool:
+    """What `optional.ofNonZeroValue()` takes for nothing."""
+    if type(value) is Timestamp:
+        return value[:2] == _FIRST_MOMENT
+    if type(value) is Duration:
+        return value.nanoseconds == 0
+    return type(value) in _ZEROABLE and not value
+
+
+_FIRST_MOMENT = (int((datetime(1, 1, 1) - datetime(1970, 1, 1)).total_seconds()), 0)  # noqa: DTZ001
+_ZEROABLE = frozenset({bool, int, Uint, float, str, bytes, type(None), tuple, dict, Domains})

@@ -1,200 +1,108 @@
-"""The environment of DRA: device, has(), quantities, versions.
-
-Expected outcomes are those of Kubernetes' own CEL library.
-"""
+"""Environments by version, lists as attributes, estimates and their limit."""
 
 import pytest
-from tests.unit.cel.support import outcome
+from tests.unit.cel.support import DEVICE, OWN, outcome
 
-Cases = list[tuple[str, bool | str]]
+from conformance.themes import expand
+from tangram.base.errors import CelCompileError, CelRuntimeError, UsageError
+from tangram.cel import CelDevice, Environment, compile_expression, validate_expression
+from tangram.cel.program import BUDGET
+from tangram.model.semver import SemVer
 
-DEVICE: Cases = [
-    ('device.driver == "gpu.resource.admin"', True),
-    ('@.type == "gpu"', True),
-    ('@["type"] == "gpu"', True),
-    ('device.attributes[device.driver].type == "gpu"', True),
-    ("@.index == 3", True),
-    ("@.index == 3.0", True),
-    ('@.index == "3"', False),
-    ("@.index == null", False),
-    ("@.index in [1, 2, 3]", True),
-    ("@.index > 2 && @.index <= 3", True),
-    ("@.index + 1 == 4", True),
-    ("@.index + 1.0 == 4.0", "error: no such overload: +(int, double)"),
-    ('@.index < "3"', "error: no such overload: int < string"),
-    ("@.healthy", True),
-    ("!@.healthy", False),
-    ("@.healthy == 1", False),
-    ("@.healthy ? true : false", True),
-    ("@.index", "error: the expression evaluates to int, not bool"),
-    ("@.type", "error: the expression evaluates to string, not bool"),
-    ('@.type == "gpu" || @.nope == 1', True),
-    ('@.nope == 1 || @.type == "gpu"', True),
-    ("@.nope == 1", "error: no such key: @.nope"),
-    ('@["nope"] == 1', "error: no such key: @.nope"),
-    ("@.nope == 1 ? true : false", "error: no such key: @.nope"),
-    ("!@.nope", "error: no such key: @.nope"),
-    ("@[@.type] == 1", "error: no such key: 'gpu'"),
-    ('@["gpu.resource.admin/type"] == "gpu"', 'error: no such key: @["gpu.resource.admin/type"]'),
-    ("@.index.foo == 1", "error: a value of type int has no fields"),
-    ("@.index[0] == 1", "error: a value of type int has no fields"),
-    ('@.type[0] == "g"', "error: a value of type string has no fields"),
-    ('@.type.startsWith("g")', True),
-    ('@.index.startsWith("g")', "error: no such overload: startsWith(int, string)"),
-    ('@.productName.contains("H100")', True),
-    ("size(@.type) == 3", True),
-    ('device.attributes["other.example.com"].x == 7', True),
-    ('device.attributes["resource.kubernetes.io"].numaNode == 0', True),
-    (
-        'device.attributes["unknown.example.com"].x == 7',
-        'error: no such key: device.attributes["unknown.example.com"].x',
-    ),
-    ("device.attributes.unknown.x == 7", 'error: no such key: device.attributes["unknown"].x'),
-    ('size(device.attributes["unknown.example.com"]) == 0', True),
-    ("size(device.attributes) == 3", True),
-    ('"gpu.resource.admin" in device.attributes', True),
-    ('"unknown.example.com" in device.attributes', False),
-    ('"type" in @', True),
-    ('"nope" in @', False),
-    ('@.exists(k, k == "type")', True),
-    ("@.exists(k, @[k] == 3)", True),
-    ('device.attributes.exists(d, device.attributes[d].exists(k, k == "x"))', True),
-    ('device.attributes.all(d, d.contains("."))', True),
-    ("device.attributes == device.attributes", True),
-    ("@ == @", True),
-    ('cel.bind(a, @, a.type == "gpu" && a.index == 3)', True),
-    ('cel.bind(a, device.attributes, a["unknown.example.com"].size() == 0)', True),
-    ('device.capacity["gpu.resource.admin"].memory == quantity("80Gi")', True),
-    ('device.capacity["gpu.resource.admin"].nope == quantity("80Gi")', "error: no such key: %.nope"),
-    (
-        'device.capacity["unknown.example.com"].memory == quantity("80Gi")',
-        'error: no such key: device.capacity["unknown.example.com"].memory',
-    ),
-    ("device.allowMultipleAllocations", False),
-    ("!device.allowMultipleAllocations", True),
-    ("device.allowMultipleAllocations == false", True),
-]
-
-HAS: Cases = [
-    ("has(@.type)", True),
-    ("has(@.nope)", False),
-    ("!has(@.nope) || @.nope == 1", True),
-    ("has(@.nope) && @.nope == 1", False),
-    ('has(device.attributes["unknown.example.com"].x)', False),
-    ("has(device.attributes.foo)", True),
-    ("has(device.attributes.foo.bar)", False),
-    ("has(device.driver)", True),
-    ("has(device.attributes)", True),
-    ('has(device.capacity["gpu.resource.admin"].memory)', True),
-    ('has(device.capacity["gpu.resource.admin"].nope)', False),
-    ("has(@.index.foo)", False),
-    ('has({"a": 1}.a)', True),
-    ('has({"a": 1}.b)', False),
-    ('has(dyn("a").b)', False),
-    ('has({"a": {"b": 1}}.a.b)', True),
-    ('has(dyn({"a": {"b": 1}}).x.b)', "error: no such key: 'x'"),
-]
-
-QUANTITIES: Cases = [
-    ('%.memory.compareTo(quantity("40Gi")) >= 0', True),
-    ('%.memory.isGreaterThan(quantity("40Gi"))', True),
-    ('%.memory.isLessThan(quantity("80Gi"))', False),
-    ('%.memory.isLessThan(dyn("80Gi"))', "error: no such overload: isLessThan(quantity, string)"),
-    ('%.cores == quantity("100")', True),
-    ("%.memory == @.type", "error: no such overload: quantity == string"),
-    ("%.memory != @.type", True),
-    ("%.memory == null", False),
-    ('quantity("80Gi") == quantity("85899345920")', True),
-    ('quantity("1k") == quantity("1000")', True),
-    ('quantity("1500m") == quantity("1.5")', True),
-    ('quantity("1Ei").isGreaterThan(quantity("1E"))', True),
-    ('quantity("1").compareTo(quantity("2")) == -1', True),
-    ('quantity("2").compareTo(quantity("2")) == 0', True),
-    ('quantity("bad") == quantity("1")', "error: 'bad' is not a quantity (examples: 80Gi, 1.5, 100m)"),
-    ('quantity("bad") == quantity("1") || true', True),
-    ('isQuantity("1.5Gi")', True),
-    ('isQuantity("+1e3")', True),
-    ('isQuantity(".5")', True),
-    ('isQuantity("5.")', True),
-    ('isQuantity("bad")', False),
-    ('isQuantity("1 Gi")', False),
-    ('isQuantity("1K")', False),
-    ('isQuantity("")', False),
-    ('isQuantity("1e3Gi")', False),
-    ('quantity("1Gi").add(quantity("1Gi")) == quantity("2Gi")', True),
-    ('quantity("1Gi").add(1) == quantity("1073741825")', True),
-    ('quantity("1Gi").sub(quantity("1Gi")) == quantity("0")', True),
-    ('quantity("1Gi").sub(1) == quantity("1073741823")', True),
-    ('quantity("1Gi").asInteger() == 1073741824', True),
-    ('quantity("1500m").asInteger() == 2', "error: the quantity is not a 64-bit integer"),
-    ('quantity("1500m").isInteger()', False),
-    ('quantity("1Ki").isInteger()', True),
-    ('quantity("1500m").asApproximateFloat() == 1.5', True),
-    ('sign(quantity("-5")) == -1', True),
-    ('quantity("1") in [quantity("1"), quantity("2")]', True),
-    ('dyn(quantity("1")) in [dyn(1)]', False),
-    ('dyn(1) == dyn(quantity("1"))', False),
-    ('dyn(quantity("1")) == dyn(1)', "error: no such overload: quantity == int"),
-]
-
-VERSIONS: Cases = [
-    ('@.driverVersion == semver("570.86.15")', True),
-    ('@.driverVersion.isGreaterThan(semver("550.0.0"))', True),
-    ('@.driverVersion.isLessThan(semver("570.86.15"))', False),
-    ('@.driverVersion.compareTo(semver("570.86.16")) == -1', True),
-    ("@.driverVersion.major() == 570", True),
-    ("@.driverVersion.minor() == 86", True),
-    ("@.driverVersion.patch() == 15", True),
-    ('@.driverVersion == "570.86.15"', "error: no such overload: semver == string"),
-    ('"570.86.15" == @.driverVersion', False),
-    ('@.driverVersion != "570.86.15"', True),
-    ("@.driverVersion == null", False),
-    ("@.driverVersion.foo == 1", "error: a value of type semver has no fields"),
-    ('@.type.isGreaterThan(semver("1.2.3"))', "error: no such overload: isGreaterThan(string, semver)"),
-    ('@.pre == semver("1.2.3-rc.1+other")', True),
-    ('@.pre.isLessThan(semver("1.2.3"))', True),
-    ('semver("1.2") == semver("1.2.0")', "error: '1.2' is not a semantic version (example: 570.86.15)"),
-    ('semver("v1.2", true) == semver("1.2.0")', True),
-    ('semver("1", true) == semver("1.0.0")', True),
-    ('semver("01.02.03", true) == semver("1.2.3")', True),
-    (
-        'semver("1.2.3.4", true) == semver("1.2.3")',
-        "error: '1.2.3.4' is not a semantic version (example: 570.86.15)",
-    ),
-    (
-        'semver("1.2-rc1", true) == semver("1.2.0")',
-        "error: '1.2-rc1' is not a semantic version (example: 570.86.15)",
-    ),
-    ('semver("1.2.3", false) == semver("1.2.3")', True),
-    ('isSemver("1.2.3")', True),
-    ('isSemver("1.2.3-rc.1+build")', True),
-    ('isSemver("v1.2.3")', False),
-    ('isSemver("v1.2.3", true)', True),
-    ('isSemver("1.2")', False),
-    ('isSemver("01.2.3")', False),
-    ('isSemver("1.2.3-01")', False),
-    ('isSemver("")', False),
-    ('semver("1.2.3") in [semver("1.2.3")]', True),
-    ('isSemver("1..2", true)', False),
-    ('isSemver("1.2.99999999999999999999999999")', False),
-]
+LISTS = CelDevice(
+    driver=OWN,
+    attributes={OWN: {"models": ("a", "b"), "sizes": (1, 2), "versions": (SemVer("1.2.3"),), "flags": ()}},
+)
 
 
-@pytest.mark.parametrize(("expression", "expected"), DEVICE)
-def test_device(expression: str, expected: bool | str) -> None:
-    assert outcome(expression) == expected
+def test_one_object_for_each_environment() -> None:
+    assert Environment.of("k8s-1.36") is Environment.of("k8s-1.36")
+    assert Environment.of("k8s-1.36.6").functions is Environment.of("k8s-1.36").functions
+    assert repr(Environment.of("k8s-1.36")) == "Environment(version='k8s-1.36', list_attributes=False)"
 
 
-@pytest.mark.parametrize(("expression", "expected"), HAS)
-def test_has(expression: str, expected: bool | str) -> None:
-    assert outcome(expression) == expected
+@pytest.mark.parametrize("version", ["", "1.36", "k8s-1.33", "k8s-1.38", "k8s-2.36", "k8s-1.36 "])
+def test_unknown_versions_are_refused(version: str) -> None:
+    with pytest.raises(UsageError, match=r"no CEL environment .*use one of k8s-1\.34, .* k8s-1\.37"):
+        Environment.of(version)
 
 
-@pytest.mark.parametrize(("expression", "expected"), QUANTITIES)
-def test_quantities(expression: str, expected: bool | str) -> None:
-    assert outcome(expression) == expected
+@pytest.mark.parametrize(
+    ("expression", "by_version"),
+    [
+        ("[1].includes(1)", (None, None, True, True)),
+        ("lists.range(60).includes(59)", (None, None, "error", True)),
+        ("device.`driver` == 'x'", (None, None, None, False)),
+        ('"abc".indexOf("", 9) == 3', (False, False, False, True)),
+        ("@.healthy.orValue(false)", (True, True, True, "error")),
+        ('cel.bind(m, %.?memory, m.value() == quantity("80Gi"))', ("error", "error", "error", True)),
+        ("dyn(true)", (None, None, None, True)),
+        ("dyn(optional.of(true))", (None, None, None, True)),
+        ("dyn(optional.of(1))", (None, None, None, "error")),
+    ],
+)
+def test_what_differs_between_versions(expression: str, by_version: tuple[bool | str | None, ...]) -> None:
+    for minor, expected in zip((34, 35, 36, 37), by_version, strict=True):
+        found = outcome(expression, Environment.of(f"k8s-1.{minor}"))
+        if expected is None:
+            assert str(found).startswith("invalid: ")
+        elif expected == "error":
+            assert str(found).startswith("error: ")
+        else:
+            assert found is expected
 
 
-@pytest.mark.parametrize(("expression", "expected"), VERSIONS)
-def test_versions(expression: str, expected: bool | str) -> None:
-    assert outcome(expression) == expected
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        ('@.models.includes("a")', True),
+        ('@.models.exists(m, m == "b")', True),
+        ('"a" in @.models', True),
+        ("@.sizes[1] == 2", True),
+        ("@.sizes.max() == 2", True),
+        ('@.versions.all(v, v.isLessThan(semver("2.0.0")))', True),
+        ("@.flags == []", True),
+        ("@.all(name, @[name].size() < 3)", True),
+    ],
+)
+def test_attributes_may_be_lists(expression: str, expected: bool) -> None:
+    for environment in (Environment.of("k8s-1.37"), Environment.of("k8s-1.36", list_attributes=True)):
+        program = compile_expression(expand(expression), environment)
+        assert program.evaluate(LISTS) is expected
+        assert program.answer(LISTS)[1].result is expected
+
+
+def test_before_lists_a_macro_over_an_attribute_is_refused() -> None:
+    with pytest.raises(CelCompileError, match="needs a list or a map, not any"):
+        compile_expression(expand("@.models.exists(m, m == 'b')"), Environment.of("k8s-1.36"))
+
+
+def test_bitmask_over_devices() -> None:
+    devices = [CelDevice(driver=OWN, attributes={OWN: {"index": index}}) for index in range(5)]
+    program = compile_expression(expand("@.index % 2 == 0"))
+    assert program.mask(devices) == 0b10101
+    assert program.mask([]) == 0
+    with pytest.raises(CelRuntimeError, match="no such key"):
+        program.mask([*devices, CelDevice(driver=OWN)])
+
+
+@pytest.mark.parametrize(
+    ("expression", "estimate"),
+    [
+        ("true", 0),
+        ('device.driver == "a"', 3),
+        ("@.exists(k, k == 'a')", 196),
+        ("[1, 2, 3].all(x, x > 0)", 26),
+    ],
+)
+def test_estimates(expression: str, estimate: int) -> None:
+    assert validate_expression(expand(expression)).estimated_cost == estimate
+
+
+def test_what_may_cost_too_much_is_refused_as_the_api_server_does() -> None:
+    text = expand("@.all(a, @.all(b, @.all(c, @.all(d, a + b + c + d != ''))))")
+    program = compile_expression(text)
+    assert program.estimated_cost > BUDGET
+    with pytest.raises(CelCompileError, match=r"may cost up to .* units, more than 1000000"):
+        validate_expression(text)
+    assert compile_expression("[device].size() == 1 && dyn(device) == device").evaluate(DEVICE)

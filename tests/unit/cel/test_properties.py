@@ -1,40 +1,53 @@
-"""What holds for every expression."""
+"""What holds for every expression: arbitrary text, and generated ones that use all of the environment."""
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.cel.printer import unparse
 from tests.unit.cel.support import DEVICE, OWN
-from tests.unit.cel.trees import LOOSE_TREES, TREES
 
+from conformance.celgenerate import Generator
 from tangram.base.errors import CelCompileError, CelRuntimeError
-from tangram.cel import CelDevice, Program
-from tangram.cel.ast import Node
-from tangram.cel.parser import parse
+from tangram.cel import CelDevice, Environment, Program
 from tangram.cel.program import BUDGET
 from tangram.model.semver import SemVer
 
 WORDS = (
     "( ) [ ] { } . , : ? ! && || == != < <= > >= + - * / % in has all exists map filter true false null if"
     " device driver attributes capacity x size quantity semver dyn int string optional of cel bind"
-    """ 0 1 -1 1u 1.5 1e3 0x1 .5 "a" 'b' b"c" r'd' "gpu.resource.admin" \\ " ' // @"""
+    """ 0 1 -1 1u 1.5 1e3 0x1 .5 "a" 'b' b"c" r'd' "gpu.resource.admin" \\ " ' // @ `"""
 )
 
 
 def patient(examples: int) -> settings:
     """So many examples, however slow the machine is: these tests do not time anything."""
-    return settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow])
+    return settings(max_examples=examples, suppress_health_check=[HealthCheck.too_slow], deadline=None)
 
 
 FRAGMENTS = st.lists(st.sampled_from([*WORDS.split(), "\n"]), max_size=25).map(" ".join)
+ENVIRONMENTS = st.sampled_from(["k8s-1.34", "k8s-1.36", "k8s-1.37"]).map(Environment.of)
 
 
-@given(st.one_of(st.text(max_size=60), FRAGMENTS, st.text(alphabet="'\"\\bru0x1e.+-[](){}? \n", max_size=40)))
-@example("\ud800")
-@example("'\ud800' == ''")
-@example("b'\ud800' == b''")
+@st.composite
+def programs(draw: st.DrawFn) -> Program:
+    """A selector that compiles."""
+    environment = draw(ENVIRONMENTS)
+    generator = Generator(environment, draw(st.integers(min_value=0, max_value=10**9)))
+    while True:
+        try:
+            return Program(generator.expression(), environment)
+        except CelCompileError:
+            continue
+
+
+@given(
+    st.one_of(st.text(max_size=60), FRAGMENTS, st.text(alphabet="'\"\\bru0x1e.+-[](){}?` \n", max_size=40)),
+    ENVIRONMENTS,
+)
+@example("\ud800", Environment.of("k8s-1.37"))
+@example("'\ud800' == ''", Environment.of("k8s-1.37"))
+@example("b'\ud800' == b''", Environment.of("k8s-1.37"))
 @patient(200)
-def test_any_text_compiles_or_is_refused_with_its_place(text: str) -> None:
-    error = _compile_error(text)
+def test_any_text_compiles_or_is_refused_with_its_place(text: str, environment: Environment) -> None:
+    error = _compile_error(text, environment)
     if error is not None:
         assert error.cause
         assert error.line >= 1
@@ -42,26 +55,13 @@ def test_any_text_compiles_or_is_refused_with_its_place(text: str) -> None:
         assert str(error)
 
 
-@given(TREES)
-@patient(200)
-def test_printing_and_parsing_a_tree_gives_the_same_tree(tree: Node) -> None:
-    text = unparse(tree)
-    again = parse(text)
-    assert again == tree
-    assert repr(again) == repr(tree)  # equality alone does not tell 1 from true
-    assert unparse(again) == text
-
-
-@given(st.one_of(LOOSE_TREES, TREES))
-@patient(400)
-def test_evaluation_gives_bool_or_an_error_and_always_the_same(tree: Node) -> None:
-    try:
-        program = Program(unparse(tree))
-    except CelCompileError:
-        return
+@given(programs())
+@patient(300)
+def test_evaluation_gives_bool_or_an_error_and_always_the_same(program: Program) -> None:
     first = _result(program, DEVICE)
     assert isinstance(first, bool | str)
     assert _result(program, DEVICE) == first
+    assert program.estimated_cost >= 0
 
 
 def _with(device: CelDevice, attribute: str, value: object) -> CelDevice:
@@ -71,13 +71,9 @@ def _with(device: CelDevice, attribute: str, value: object) -> CelDevice:
     )
 
 
-@given(st.one_of(LOOSE_TREES, TREES))
+@given(programs())
 @patient(200)
-def test_the_result_depends_on_the_references_alone(tree: Node) -> None:
-    try:
-        program = Program(unparse(tree))
-    except CelCompileError:
-        return
+def test_the_result_depends_on_the_references_alone(program: Program) -> None:
     kept = {(part.domain, part.id) for part in program.references() if part.field == "attributes"}
     if any(domain is None or id_ is None for domain, id_ in kept):
         return
@@ -89,6 +85,16 @@ def test_the_result_depends_on_the_references_alone(tree: Node) -> None:
     assert _result(program, bare) == _result(program, DEVICE)
 
 
+@given(programs())
+@patient(100)
+def test_the_order_of_attributes_does_not_matter(program: Program) -> None:
+    attributes = {
+        domain: dict(reversed(values.items())) for domain, values in reversed(DEVICE.attributes.items())
+    }
+    turned = CelDevice(driver=DEVICE.driver, attributes=attributes, capacity=DEVICE.capacity)
+    assert _result(program, turned) == _result(program, DEVICE)
+
+
 _VARIANTS = [
     _with(DEVICE, attribute, value)
     for attribute in ("index", "healthy", "type", "pre", "nope")
@@ -96,13 +102,9 @@ _VARIANTS = [
 ]
 
 
-@given(st.one_of(LOOSE_TREES, TREES))
-@patient(100)
-def test_remembered_answers_are_those_of_an_evaluation(tree: Node) -> None:
-    try:
-        program = Program(unparse(tree))
-    except CelCompileError:
-        return
+@given(programs())
+@patient(60)
+def test_remembered_answers_are_those_of_an_evaluation(program: Program) -> None:
     for device in (DEVICE, *_VARIANTS, DEVICE):
         _, answer = program.answer(device)
         result = str(answer.result) if isinstance(answer.result, CelRuntimeError) else answer.result
@@ -117,9 +119,9 @@ def _result(program: Program, device: CelDevice) -> bool | str:
         return str(error)
 
 
-def _compile_error(text: str) -> CelCompileError | None:
+def _compile_error(text: str, environment: Environment) -> CelCompileError | None:
     try:
-        Program(text)
+        Program(text, environment)
     except CelCompileError as error:
         return error
     return None

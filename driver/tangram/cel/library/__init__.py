@@ -1,0 +1,1 @@
+"""The functions of the environment, one module per library."""
