@@ -150,9 +150,19 @@ def _pairs(
 
 
 def run(
-    version: Version, *, seed: int, cases: int, jobs: int, most_found: int, progress: Callable[[str], None]
+    version: Version,
+    *,
+    seed: int,
+    cases: int,
+    jobs: int,
+    most_found: int,
+    progress: Callable[[str], None] = lambda _: None,
+    tell: Callable[[Found], None] = lambda _: None,
 ) -> Tally:
-    """Cases 0 … `cases` - 1 of `seed`, on `jobs` processes; ends early after so many differences."""
+    """Cases 0 … `cases` - 1 of `seed`, on `jobs` processes; ends early after so many differences.
+
+    `tell` gets each difference as it is found, `progress` a text now and then.
+    """
     ensure_oracle(version)
     total, done = Tally(), 0
     work = iter(range(0, cases, _CHUNK))
@@ -164,7 +174,10 @@ def run(
         while running:
             ended, running = wait(running, return_when=FIRST_COMPLETED)
             for future in ended:
-                total.add(future.result())
+                tally = future.result()
+                for found in tally.found:
+                    tell(found)
+                total.add(tally)
                 done += _CHUNK
                 first = next(work, None)
                 if first is not None and len(total.found) < most_found:
@@ -180,7 +193,7 @@ def record(version: Version, *, seed: int, cases: int) -> Iterator[Case]:
         for number in range(cases):
             problem = numbered(seed, number, version)
             samples = 1 if version.ordered(problem.features) else _SAMPLES
-            yield case(version, problem, comparison.ask(problem, samples=samples, timeout_ms=2000))
+            yield case(version, problem, comparison.ask(problem, samples=samples, timeout_ms=1000))
 
 
 _comparisons: dict[str, Comparison] = {}

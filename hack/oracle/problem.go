@@ -22,7 +22,7 @@ type problem struct {
 	// TimeoutMs per node, 0 is 10 s (as in the scheduler).
 	TimeoutMs int64 `json:"timeoutMs"`
 	// Samples > 1 asks that many times, all but the first with the slices in another order, and returns all
-	// different outcomes.
+	// different outcomes; after five times the time-out it stops.
 	Samples int `json:"samples"`
 }
 

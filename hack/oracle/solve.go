@@ -74,7 +74,12 @@ func solve(p *problem) any {
 		first, steps, nanoseconds := ask()
 		known := map[string]bool{fingerprint(first): true}
 		entry := nodeAnswer{Node: node.Name, outcome: first, Steps: steps, Nanoseconds: nanoseconds}
+		started := time.Now()
 		for i := 1; i < p.Samples && !first.TimedOut; i++ {
+			if time.Since(started) > 5*timeout {
+				entry.Others = append(entry.Others, outcome{Error: "no time for more samples", TimedOut: true})
+				break
+			}
 			reorder(c.slices, i%2 == 0)
 			next, steps, nanoseconds := ask()
 			if nanoseconds < entry.Nanoseconds {

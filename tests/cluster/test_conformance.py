@@ -16,6 +16,6 @@ CASES = 300
 def test_the_engine_decides_as_kubernetes_does() -> None:
     kubernetes = os.environ.get("TANGRAM_CLUSTER_VERSION", "1.36.3")
     version = version_of(kubernetes.rpartition(".")[0])
-    tally = run(version, seed=SEED, cases=CASES, jobs=2, most_found=1, progress=lambda _: None)
+    tally = run(version, seed=SEED, cases=CASES, jobs=2, most_found=1)
     assert [(found.number, found.text) for found in tally.found] == []
     assert tally.verdicts.total() >= CASES

@@ -33,8 +33,8 @@ _EXPLANATION = """\
 Generated problems, asked of Kubernetes' own allocator and of the engine; [differences.md](differences.md)
 tells what is compared. One answer per problem and node. *Devices*: the claims fit, so devices, shares,
 configurations and node selectors were compared. *Order*: the allocator of that version takes pools in no
-defined order, and gives our answer in one of its orders. *Unknown*: the allocator crashed, or needed more than
-300 ms.
+defined order, and gives our answer in one of its orders. *Unknown*: the allocator crashed, or needed more
+than 300 ms.
 """
 
 
@@ -61,10 +61,9 @@ def measure(options: argparse.Namespace) -> Measurement:
             jobs=options.jobs,
             most_found=options.most,
             progress=progress.note,
+            tell=lambda found: _tell(found, version, options.differences),
         )
         progress.detail = f"{len(tally.found)} differ"
-    for found in tally.found:
-        _tell(found, version, options.differences)
     if options.write_recorded:
         with step("recording"):
             write(recorded_file(version), record(version, seed=options.seed, cases=options.cases))
