@@ -1,6 +1,7 @@
 """The command hack/bench. See --help and docs/benchmarks.md."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -34,6 +35,8 @@ _DISTRIBUTIONS = ("grpcio", "protobuf", "aiohttp", "kubernetes", "msgspec")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a subcommand and returns its exit code."""
     options = _parser(sys.argv[1:] if arguments is None else arguments).parse_args(arguments)
+    # As Ctrl-C: processes and clusters that were started are ended.
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         code: int = options.action(options)
     except (ClusterError, TangramError) as error:

@@ -36,13 +36,13 @@ class World:
     """Use as `async with`. Processes started here are killed at its end."""
 
     def __init__(self) -> None:
-        # Paths of sockets hold 107 bytes.
-        self.directory = Path(tempfile.mkdtemp(prefix="tgb", dir="/tmp"))
         self._processes: list[Process] = []
         self._sockets = 0
 
     async def __aenter__(self) -> Self:
         run([REPOSITORY / "hack" / "venv", "--run-time"])
+        # Paths of sockets hold 107 bytes.
+        self.directory = Path(tempfile.mkdtemp(prefix="tgb", dir="/tmp"))
         try:
             self.server = FakeApiServer(ssl_context=self._credentials())
             (self.directory / "node.yaml").write_text(f"simulate: {MACHINE}\n", encoding="utf-8")
