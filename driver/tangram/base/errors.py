@@ -35,6 +35,7 @@
 Infeasible is not an error: `tangram.allocation` returns it as a value with reasons.
 """
 
+from collections.abc import Mapping
 
 _LONGEST_TEXT = 4096
 
@@ -139,7 +140,8 @@ class UnreachableError(KubeError):
 class ApiError(KubeError):
     """The API server answered with something other than success.
 
-    `status` is the HTTP code, `reason` the machine-readable reason of the Status object.
+    `status` is the HTTP code, `reason` the machine-readable reason of the Status object, `details` what else
+    a server means to put into it.
     """
 
     def __init__(
@@ -150,11 +152,13 @@ class ApiError(KubeError):
         reason: str = "",
         next_step: str = "",
         retry_after_s: float | None = None,
+        details: Mapping[str, object] | None = None,
     ) -> None:
         super().__init__(cause, next_step=next_step)
         self.status = status
         self.reason = reason
         self.retry_after_s = retry_after_s
+        self.details = details or {}
 
 
 class UnauthorizedError(ApiError):

@@ -30,7 +30,7 @@ def step(server: FakeApiServer, clock: Clock) -> None:
             continue
         for claim in ready:
             reserve(server, claim, pod)
-        server.patch(PODS, {"spec": {"nodeName": node}}, **place(pod))
+        server.bind(node=node, **place(pod))
         _condition(server, pod, {"status": "True"}, clock)
 
 

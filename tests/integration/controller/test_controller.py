@@ -302,12 +302,14 @@ async def test_a_pod_that_cannot_be_bound_leaves_its_devices_to_the_next(
 
 
 async def test_malformed_objects_cost_only_themselves(server: FakeApiServer, tmp_path: Path) -> None:
-    bad_pod = pod("bad")
+    bad_pod = server.create(PODS, pod("bad"))
     bad_pod["spec"]["resourceClaims"] = None
     bad_pod["spec"]["containers"] = [{"name": "c", "resources": {"requests": {"cpu": "many"}}}]
-    server.create(PODS, bad_pod)
+    server.put_as_is(PODS, bad_pod)
     async with running(server, tmp_path):
-        server.create(RESOURCE_CLAIMS, claim("broken", selectors=["device.driver =="]))
+        broken = server.create(RESOURCE_CLAIMS, claim("broken"))
+        spec = claim("broken", selectors=["device.driver =="])["spec"]
+        server.put_as_is(RESOURCE_CLAIMS, {**broken, "spec": spec})
         server.create(PODS, pod("broken", "broken"))
         server.create(RESOURCE_CLAIMS, claim("a"))
         server.create(PODS, pod("p", "a"))

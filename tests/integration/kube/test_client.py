@@ -25,19 +25,22 @@ from tangram.kube.client import Client
 from tangram.kube.resources import NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.testing.apiserver import FakeApiServer
 
-POD = {"metadata": {"name": "p", "namespace": "default"}, "spec": {}}
+POD = {
+    "metadata": {"name": "p", "namespace": "default"},
+    "spec": {"containers": [{"name": "c", "image": "i"}]},
+}
 
 
 async def test_create_get_patch_delete(server: FakeApiServer, client: Client) -> None:
     created = json.loads(await client.create(PODS, POD))
     assert (created["apiVersion"], created["kind"]) == ("v1", "Pod")
-    patched = json.loads(await client.patch(PODS, {"spec": {"nodeName": "n"}}, name="p", namespace="default"))
+    labels = {"metadata": {"labels": {"a": "b"}}}
+    patched = json.loads(await client.patch(PODS, labels, name="p", namespace="default"))
     assert patched == json.loads(await client.get(PODS, name="p", namespace="default"))
-    assert patched["spec"]["nodeName"] == "n"
-    await client.patch(
-        PODS, [{"op": "remove", "path": "/spec/nodeName"}], name="p", namespace="default", kind="json"
-    )
-    assert "nodeName" not in server.get(PODS, name="p", namespace="default")["spec"]
+    assert patched["metadata"]["labels"] == {"a": "b"}
+    removal = [{"op": "remove", "path": "/metadata/labels/a"}]
+    await client.patch(PODS, removal, name="p", namespace="default", kind="json")
+    assert "labels" not in server.get(PODS, name="p", namespace="default")["metadata"]
     await client.delete(PODS, name="p", namespace="default")
     with pytest.raises(NotFoundError, match='pods "p" not found'):
         await client.get(PODS, name="p", namespace="default")
@@ -153,7 +156,7 @@ async def test_server_away(server: FakeApiServer, client: Client) -> None:
 
 async def test_watch_beyond_the_line_limit_of_aiohttp(server: FakeApiServer, client: Client) -> None:
     async with contextlib.aclosing(client.watch(NODES, resource_version="1")) as events:
-        server.create(NODES, {"metadata": {"name": "big", "annotations": {"x": "y" * 2_000_000}}})
+        server.put_as_is(NODES, {"metadata": {"name": "big", "annotations": {"x": "y" * 2_000_000}}})
         event = json.loads(await anext(events))
         assert event["type"] == "ADDED"
         assert len(event["object"]["metadata"]["annotations"]["x"]) == 2_000_000
@@ -179,9 +182,12 @@ async def collect(events: AsyncIterator[bytes]) -> list[bytes]:
 
 
 async def test_watch_from_too_far_back(server: FakeApiServer, client: Client) -> None:
-    server.compact()
+    server.faults.answer(410, verb="watch")  # some servers say it so, others inside the stream
     with pytest.raises(ExpiredError):
         await anext(client.watch(NODES, resource_version="1"))
+    server.compact()
+    event = json.loads(await anext(client.watch(NODES, resource_version="1")))
+    assert (event["type"], event["object"]["code"]) == ("ERROR", 410)
 
 
 async def test_closed_watch_leaves_the_server(server: FakeApiServer, client: Client) -> None:

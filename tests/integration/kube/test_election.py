@@ -339,7 +339,8 @@ async def test_candidate_survives_refusals_and_nonsense(hall: Hall) -> None:
     hall.server.faults.answer(500, resource=LEASES, times=2)
     hall.server.faults.answer(403, resource=LEASES)
     hall.hold("", leaseTransitions=None)
-    hall.server.patch(LEASES, {"spec": {"holderIdentity": 5}}, name="lease", namespace="tangram-system")
+    lease = hall.server.get(LEASES, name="lease", namespace="tangram-system")
+    hall.server.put_as_is(LEASES, {**lease, "spec": {**lease["spec"], "holderIdentity": 5}})
     one = hall.candidate("one")
     for count in range(1, 6):
         await hall.server.until(lambda: hall.requests("get") >= count)  # noqa: B023

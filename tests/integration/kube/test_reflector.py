@@ -177,7 +177,7 @@ async def test_410_as_status_relists_and_reports_the_missed_delete(rig: Rig) -> 
     await rig.not_watching()
     rig.server.delete(PODS, name="a", namespace="default")
     rig.server.create(PODS, pod("c"))
-    rig.server.compact()
+    rig.server.faults.answer(410, verb="watch")
     await rig.clock.advance_to_next()  # the watch is answered 410
     await rig.clock.advance_to_next()  # the list
     await rig.until(lambda: rig.names == {"b", "c"})
@@ -321,15 +321,16 @@ async def test_nameless_object_in_the_stream_is_skipped(rig: Rig) -> None:
 
 
 async def test_undecodable_object_costs_only_itself(server: FakeApiServer, client: Client) -> None:
-    server.create(PODS, pod("bad", nodeName=5))
+    bad = server.create(PODS, pod("bad"))
+    server.put_as_is(PODS, {**bad, "spec": {**bad["spec"], "nodeName": 5}})
     server.create(PODS, pod("good"))
     async with running(Rig(server, client)) as rig:
         await rig.watching()
         assert rig.names == {"good"}
-        server.patch(PODS, {"spec": {"nodeName": "n1"}}, name="bad", namespace="default")
+        server.put_as_is(PODS, {**bad, "spec": {**bad["spec"], "nodeName": "n1"}})
         await rig.until(lambda: rig.names == {"good", "bad"})
         # What was readable once stays as it was, rather than appear to be gone.
-        server.patch(PODS, {"spec": {"nodeName": 6}}, name="bad", namespace="default")
+        server.put_as_is(PODS, {**bad, "spec": {**bad["spec"], "nodeName": 6}})
         server.create(PODS, pod("later"))
         await rig.until(lambda: "later" in rig.names)
         assert rig.reflector.store[ObjectKey("default", "bad")].spec.node_name == "n1"

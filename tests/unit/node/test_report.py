@@ -134,7 +134,7 @@ async def test_entries_of_other_drivers_survive_a_conflict(setup: Setup) -> None
     )
     await setup.prepared(decode(read, ResourceClaim))
     await setup.server.until(lambda: len(setup.devices()) == 2)
-    assert entry in setup.devices()
+    assert {**entry, "conditions": None} in setup.devices()  # as an API server writes it
     assert setup.patches() == 2
 
 

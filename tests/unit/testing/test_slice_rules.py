@@ -63,44 +63,6 @@ TAINT = {"key": "k", "effect": "NoSchedule"}
 COUNTERS = [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]
 
 
-@pytest.mark.parametrize(
-    ("body", "message"),
-    [
-        (spec(driver="d_"), "driver"),
-        (spec(driver="d" * 64), "driver"),
-        (spec(pool={"name": "", "resourceSliceCount": 1}), r"pool\.name"),
-        (spec(pool={"name": "p", "resourceSliceCount": 0}), "greater than zero"),
-        (spec(pool={"name": "p", "resourceSliceCount": 1, "generation": -1}), "generation"),
-        (spec(nodeName=None), "exactly one of `nodeName`"),
-        (spec(allNodes=True), "exactly one of `nodeName`"),
-        (spec(*many(129)), "at most 128"),
-        (spec(*many(64), device(taints=[TAINT])), "at most 64"),
-        (spec(*many(64), device(consumesCounters=COUNTERS)), "at most 64"),
-        (spec(device(), device()), "Duplicate value"),
-        (spec(device("Gpu")), "name: Invalid"),
-        (spec(device("d" * 64)), "name: Invalid"),
-        (spec(device(attributes={f"a{i}": {"int": 1} for i in range(33)})), "above 32"),
-        (spec(device(attributes={"a": {}})), "exactly one value"),
-        (spec(device(attributes={"a": {"int": 1, "bool": True}})), "exactly one value"),
-        (spec(device(attributes={"a-b": {"int": 1}})), "C identifier"),
-        (spec(device(attributes={"a" * 33: {"int": 1}})), "C identifier"),
-        (spec(device(attributes={"/a": {"int": 1}})), "C identifier"),
-        (spec(device(attributes={"a": {"string": "ü" * 33}})), "64 bytes"),
-        (spec(device(attributes={"a": {"version": "535.104.05"}})), "not a semantic version"),
-        (spec(device(capacity={"m": {"value": "1", "requestPolicy": {"default": "1"}}})), "allowMultiple"),
-        (spec(device(taints=[{"key": "k", "effect": "PreferNoSchedule"}])), "taints"),
-        (spec(device(taints=[TAINT] * 17)), "at most 16"),
-        (spec(device(consumesCounters=COUNTERS * 3)), "at most 2"),
-        (spec(sharedCounters=[{"name": f"s{i}", "counters": {"c": {}}} for i in range(9)]), "at most 8"),
-        (spec(sharedCounters=[{"name": "s", "counters": {}}]), "1 to 32"),
-        (spec(device(), sharedCounters=[{"name": "s", "counters": {"c": {}}}]), "only one of"),
-    ],
-)
-def test_rules(body: dict[str, Any], message: str) -> None:
-    with pytest.raises(InvalidError, match=message):
-        create(body)
-
-
 def test_limits_are_reached() -> None:
     create(spec(*many(128)))
     create(spec(*many(64, taints=[TAINT])))
@@ -130,6 +92,7 @@ def test_what_older_servers_drop() -> None:
         allowMultipleAllocations=True,
         consumesCounters=COUNTERS,
         bindingConditions=["a"],
+        bindingFailureConditions=["b"],
         capacity={"m": {"value": "1", "requestPolicy": {"default": "1"}}},
     )
     assert create(spec(full))["devices"] == [full]

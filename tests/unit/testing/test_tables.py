@@ -6,14 +6,16 @@ from typing import Any
 import pytest
 
 from tangram.kube.resources import PODS, RESOURCE_CLAIMS
-from tangram.testing.apiserver import JOBS, tables
+from tangram.testing.apiserver import CONFIG_MAPS, JOBS, tables
 
 NOW = datetime(2026, 1, 3, tzinfo=UTC)
 
 
 def row(resource: Any, **fields: Any) -> dict[str, Any]:
     metadata = {"name": "x", "creationTimestamp": "2026-01-02T23:59:30Z", **fields.pop("metadata", {})}
-    made = tables.table(resource, [{"metadata": metadata, **fields}], version="7", now=NOW)
+    made = tables.table(
+        resource, [{"metadata": metadata, **fields}], metadata={"resourceVersion": "7"}, now=NOW
+    )
     names = [column["name"] for column in made["columnDefinitions"]]
     return dict(zip(names, made["rows"][0]["cells"], strict=True))
 
@@ -60,6 +62,7 @@ def test_only_who_asks_for_a_table_gets_one() -> None:
     kubectl = (
         "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1,application/json"
     )
-    assert tables.wanted(kubectl)
-    assert not tables.wanted("application/json")
-    assert not tables.wanted("")
+    assert tables.form(kubectl, PODS) == "Table"
+    assert tables.form(kubectl, CONFIG_MAPS) == "Object"  # kubectl finds name and age itself
+    assert tables.form("application/json", PODS) == "Object"
+    assert tables.form("", PODS) == "Object"

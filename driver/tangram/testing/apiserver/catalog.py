@@ -50,8 +50,15 @@ SHORT_NAMES = {
 
 # A write to the object leaves `status` alone, a write to /status leaves all else alone.
 WITH_STATUS = frozenset({NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, DEPLOYMENTS, JOBS})
+# A write to /status may change labels and annotations all the same.
+STATUS_WITH_METADATA = frozenset({NAMESPACES, NODES, PODS})
 # `metadata.generation` counts the changes of `spec`.
 WITH_GENERATION = frozenset({PODS, RESOURCE_SLICES, DEVICE_CLASSES, DEPLOYMENTS, JOBS})
+
+# The answer to a deletion is the object rather than a Status.
+RETURNS_DELETED = frozenset(
+    {PODS, RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, DEVICE_CLASSES}
+)
 
 DEVICE_STATUS = "DRAResourceClaimDeviceStatus"
 TAINTS = "DRADeviceTaints"

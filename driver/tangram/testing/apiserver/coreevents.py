@@ -5,37 +5,43 @@ from typing import Any
 
 from tangram.testing.apiserver.store import Object
 
-_PATH = re.compile(r"/api/v1/(?:namespaces/([^/]+)/)?events/?")
+Address = tuple[str, str]
+"""Namespace ("" for all) and name ("" for a list)."""
+
+_PATH = re.compile(r"/api/v1/(?:namespaces/([^/]+)/)?events(?:/([^/]+))?/?")
 
 
-def parse(path: str) -> str | None:
-    """The namespace of a list of core/v1 events ("" for all); None if `path` is not one."""
+def parse(path: str) -> Address | None:
+    """What a path of core/v1 events addresses; None if `path` is not one."""
     match = _PATH.fullmatch(path)
-    return (match[1] or "") if match else None
+    return (match[1] or "", match[2] or "") if match else None
 
 
 def view(event: Object) -> Object:
     """An events.k8s.io/v1 Event as core/v1 has it (`events/v1/conversion.go`)."""
-    series: dict[str, Any] = event.get("series") or {}
-    first = event.get("eventTime")
-    last = series.get("lastObservedTime") or first
-    return {
+    core: dict[str, Any] = {
+        "kind": "Event",
+        "apiVersion": "v1",
         "metadata": event["metadata"],
         "involvedObject": event.get("regarding") or {},
         "reason": event.get("reason"),
         "message": event.get("note"),
+        "source": event.get("deprecatedSource") or {},
+        "firstTimestamp": event.get("deprecatedFirstTimestamp"),
+        "lastTimestamp": event.get("deprecatedLastTimestamp"),
+        "count": event.get("deprecatedCount"),
         "type": event.get("type"),
+        "eventTime": event.get("eventTime"),
+        "series": event.get("series"),
         "action": event.get("action"),
-        "reportingComponent": event.get("reportingController"),
-        "reportingInstance": event.get("reportingInstance"),
-        "source": {"component": event.get("reportingController")},
-        "firstTimestamp": _seconds(first),
-        "lastTimestamp": _seconds(last),
-        "eventTime": first,
-        "count": series.get("count", 1),
+        "related": event.get("related"),
+        "reportingComponent": event.get("reportingController", ""),
+        "reportingInstance": event.get("reportingInstance", ""),
     }
+    written = {"firstTimestamp", "lastTimestamp"}
+    return {key: value for key, value in core.items() if value is not None or key in written}
 
 
-def _seconds(time: str | None) -> str | None:
-    """A MicroTime as a Time."""
-    return re.sub(r"\.\d+", "", time) if time else None
+def in_list(event: Object) -> Object:
+    """As an item of a list."""
+    return {key: value for key, value in event.items() if key not in {"kind", "apiVersion"}}

@@ -1,9 +1,7 @@
 """HTTP in front of the registry: requests in, objects, lists, streams and Status answers out."""
 
 import asyncio
-import base64
 import collections
-import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,30 +10,40 @@ import msgspec
 from aiohttp import web
 
 from tangram.base.clock import Clock
-from tangram.base.errors import ApiError, ServerError
+from tangram.base.errors import ApiError
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.resources import EVENTS, PODS, Resource
-from tangram.testing.apiserver import coreevents, openapi, patches, routes, tables
-from tangram.testing.apiserver.answers import bad_request, expired, no_such_path, status_object
-from tangram.testing.apiserver.catalog import Version
+from tangram.testing.apiserver import coreevents, objects, openapi, routes, scaling, tables
+from tangram.testing.apiserver.answers import (
+    bad_request,
+    deleted,
+    internal,
+    no_such_path,
+    not_allowed,
+    status_object,
+)
+from tangram.testing.apiserver.catalog import RETURNS_DELETED, Version
 from tangram.testing.apiserver.faults import Fault, Faults
-from tangram.testing.apiserver.registry import Mutation, Registry
-from tangram.testing.apiserver.selectors import selector
+from tangram.testing.apiserver.lists import Lists, as_list, check_version, predicate
+from tangram.testing.apiserver.mutations import APPLY, mutation_of
+from tangram.testing.apiserver.options import WriteOptions, delete_options, list_options, write_options
+from tangram.testing.apiserver.registry import Registry
 from tangram.testing.apiserver.store import Object, Store
 from tangram.testing.apiserver.watches import Watch, Watches
 
-_MAX_SNAPSHOTS = 100
 _MAX_REQUESTS_LOGGED = 100_000
 _DEFAULT_WATCH_S = 1800.0
 PodLogs = Callable[[ObjectKey, Mapping[str, str]], AsyncIterator[bytes]]
 """What a pod has written, by the pod and the query (`container`, `follow`)."""
 
 _HEALTH = frozenset({"/healthz", "/livez", "/readyz"})
+_OPTIONS_KINDS = {"create": "CreateOptions", "update": "UpdateOptions", "patch": "PatchOptions"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoggedRequest:
-    """A request as it arrived. `verb` is that of RBAC: get, list, watch, create, update, patch, delete."""
+    """A request as it arrived. `verb` is that of RBAC: get, list, watch, create, update, patch, delete,
+    deletecollection."""
 
     method: str
     path: str
@@ -69,7 +77,7 @@ class Handler:
         self._version = version
         self._clock = clock
         self.pod_logs: PodLogs | None = None
-        self._snapshots: dict[str, tuple[str, list[Object]]] = {}
+        self._lists = Lists(store)
         self.requests: collections.deque[LoggedRequest] = collections.deque(maxlen=_MAX_REQUESTS_LOGGED)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -81,9 +89,11 @@ class Handler:
         if (found := openapi.document(request.path)) is not None:
             return web.json_response(found)
         try:
-            if (namespace := coreevents.parse(request.path)) is not None and request.method == "GET":
-                return web.json_response(self._core_events(namespace, request.query))
+            if (event := coreevents.parse(request.path)) is not None and request.method == "GET":
+                return web.json_response(self._core_events(event, request.query))
             route = routes.parse(request.path)
+            if route is None and not routes.is_served(request.path):
+                return web.Response(text="404 page not found\n", status=404)
             if route is None:
                 raise no_such_path()
             return await self._serve(request, route)
@@ -92,11 +102,17 @@ class Handler:
 
     def expire_continue_tokens(self) -> None:
         """The next page of every running list is answered 410."""
-        self._snapshots.clear()
+        self._lists.expire()
 
     async def _serve(self, request: web.Request, route: routes.Route) -> web.StreamResponse:
         verb = _verb(request, route)
-        body = await _body(request)
+        duplicates: list[str] = []
+        data = await request.read()
+        body = (
+            objects.parse(data, content_type=request.content_type, duplicates=duplicates)
+            if data or verb in {"create", "update", "patch"}
+            else None
+        )
         self.requests.append(
             LoggedRequest(
                 method=request.method,
@@ -118,15 +134,12 @@ class Handler:
         if fault is not None and fault.stall:
             await fault.released.wait()
             fault = None
-        if fault is None:
-            return await self._execute(request, route, verb, body)
-        return await self._fail(fault, request, route, verb, body)
+        if fault is not None and not fault.executed:
+            return self._fail(fault, request)
+        response = await self._execute(request, route, verb, body, duplicates)
+        return response if fault is None else self._fail(fault, request)
 
-    async def _fail(
-        self, fault: Fault, request: web.Request, route: routes.Route, verb: str, body: Any
-    ) -> web.StreamResponse:
-        if fault.executed:
-            await self._execute(request, route, verb, body)
+    def _fail(self, fault: Fault, request: web.Request) -> web.StreamResponse:
         if fault.error is not None:
             raise fault.error
         if request.transport is not None:
@@ -134,85 +147,122 @@ class Handler:
         raise asyncio.CancelledError
 
     async def _execute(
-        self, request: web.Request, route: routes.Route, verb: str, body: Any
+        self, request: web.Request, route: routes.Route, verb: str, body: Any, duplicates: list[str]
     ) -> web.StreamResponse:
         if verb == "watch":
             return await self._watch(request, route)
-        as_table = _as_table(request, route)
+        if verb in {"list", "get"}:
+            return await self._read(request, route, verb)
+        if verb == "delete":
+            return self._delete(route, request.query, body)
+        if verb == "deletecollection":
+            return self._delete_collection(route, request.query, body)
+        told: list[str] = []
+        applies = verb == "patch" and request.content_type == APPLY
+        options = write_options(
+            request.query,
+            kind="ApplyOptions" if applies else _OPTIONS_KINDS[verb],
+            user_agent=request.headers.get("user-agent", ""),
+            warn=told.append,
+        )
+        if verb == "create":
+            return _answer(self._create(route, body, options, duplicates), status=201, warnings=told)
+        if route.subresource == "scale":
+            obj, created = self._scale(request, route, body, options), False
+        elif verb == "update":
+            obj, created = self._registry.replace(
+                route.resource,
+                route.key,
+                body,
+                subresource=route.subresource,
+                options=options,
+                duplicates=duplicates,
+            )
+        else:
+            obj, created = self._patch(request.content_type, route, body, options)
+        return _answer(obj, status=201 if created else 200, warnings=told)
+
+    def _create(self, route: routes.Route, body: Any, options: WriteOptions, duplicates: list[str]) -> Object:
+        if route.resource == PODS and route.subresource == "binding":
+            target = body.get("target") if isinstance(body, dict) else None
+            self._registry.bind(route.key, node=str((target or {}).get("name") or ""))
+            return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
+        return self._registry.create(
+            route.resource, body, namespace=route.namespace, options=options, duplicates=duplicates
+        )
+
+    def _patch(
+        self, content_type: str, route: routes.Route, body: Any, options: WriteOptions
+    ) -> tuple[Object, bool]:
+        resource, key, subresource = route.resource, route.key, route.subresource
+        if content_type == APPLY:
+            return self._registry.apply(resource, key, body, subresource=subresource, options=options)
+        mutation = mutation_of(body, content_type, kind=resource.kind)
+        updated = self._registry.update(resource, key, mutation, subresource=subresource, options=options)
+        return updated, False
+
+    def _scale(self, request: web.Request, route: routes.Route, body: Any, options: WriteOptions) -> Object:
+        def replacement(_old: Object) -> Any:
+            return body
+
+        patching = request.method == "PATCH"
+        mutation = mutation_of(body, request.content_type, kind="Scale") if patching else replacement
+        return scaling.change(self._registry, route.resource, route.key, mutation, options)
+
+    async def _read(self, request: web.Request, route: routes.Route, verb: str) -> web.StreamResponse:
+        form = tables.form(request.headers.get("accept", ""), route.resource)
         if verb == "list":
-            found = self._list(route, request.query)
-            return _answer(self._table(route, found["items"]) if as_table else found)
+            return _answer(self._shown(form, route.resource, self._lists.page(route, request.query)))
         if route.resource == PODS and route.subresource == "log" and self.pod_logs is not None:
             return await self._log(request, self.pod_logs(route.key, request.query))
-        if verb == "get":
-            obj = self._registry.get(route.resource, route.key)
-            return _answer(self._table(route, [obj]) if as_table else obj)
-        if verb == "create":
-            if route.name:
-                raise no_such_path()
-            created = self._registry.create(route.resource, _object(body), namespace=route.namespace)
-            return _answer(created, status=201)
-        if verb == "delete":
-            return self._delete(route, request.query, body or {})
-        mutation = _mutation(request, body)
-        updated = self._registry.update(route.resource, route.key, mutation, subresource=route.subresource)
-        return _answer(updated)
+        version = request.query.get("resourceVersion") or "0"
+        if not version.isdigit():
+            raise internal(f'resourceVersion: Invalid value: "{version}": invalid syntax')
+        if not routes.serves(route):
+            raise no_such_path()
+        obj = self._registry.get(route.resource, route.key)
+        if route.subresource == "scale":
+            return _answer(scaling.view(obj))
+        return _answer(self._shown(form, route.resource, obj))
+
+    def _shown(self, form: tables.Form, resource: Resource, found: Object) -> Object:
+        """An object or list in the form that was asked for."""
+        if form == "Table":
+            listed = found.get("items") if "items" in found else [found]
+            return tables.table(
+                resource,
+                listed or [],
+                metadata=found["metadata"] if "items" in found else {},
+                now=self._clock.now(),
+            )
+        return tables.partial(found) if form == "PartialObjectMetadata" else found
 
     def _delete(self, route: routes.Route, query: Mapping[str, str], body: Any) -> web.Response:
-        if not route.name:
-            raise ApiError("deletecollection is not served", status=405, reason="MethodNotAllowed")
-        preconditions = body.get("preconditions") or {}
-        grace = body.get("gracePeriodSeconds", query.get("gracePeriodSeconds"))
-        policy = body.get("propagationPolicy", query.get("propagationPolicy"))
-        last = self._registry.delete(
-            route.resource,
-            route.key,
-            uid=preconditions.get("uid") or "",
-            resource_version=preconditions.get("resourceVersion") or "",
-            grace_s=None if grace is None else int(grace),
-            collect=policy != "Orphan",
-        )
+        options = delete_options(query, _delete_body(body))
+        last, gone = self._registry.delete(route.resource, route.key, options)
+        if gone and route.resource not in RETURNS_DELETED:
+            return _answer(deleted(route.resource, name=route.name, uid=last["metadata"]["uid"]))
         return _answer(last)
 
-    def _list(self, route: routes.Route, query: Mapping[str, str]) -> Object:
-        limit = int(query.get("limit") or 0)
-        token = query.get("continue")
-        if token:
-            version, items, start = self._continued(token)
-        else:
-            _check_version(query.get("resourceVersion"), self._store)
-            version, items, start = str(self._store.version), self._select(route, query), 0
-        metadata: Object = {"resourceVersion": version}
-        end = len(items)
-        if limit and start + limit < len(items):
-            end = start + limit
-            metadata["continue"] = self._continue(version, items, end)
-            metadata["remainingItemCount"] = len(items) - end
-        # Items of a typed list carry no kind and apiVersion of their own.
-        shown = [
-            {key: value for key, value in obj.items() if key not in {"kind", "apiVersion"}}
-            for obj in items[start:end]
-        ]
-        resource = route.resource
-        return {
-            "kind": f"{resource.kind}List",
-            "apiVersion": resource.api_version,
-            "metadata": metadata,
-            "items": shown,
-        }
+    def _delete_collection(self, route: routes.Route, query: Mapping[str, str], body: Any) -> web.Response:
+        options = delete_options(query, _delete_body(body))
+        chosen = self._lists.select(route, predicate(query, route.resource))
+        metadata = {"resourceVersion": str(self._store.version)}
+        for obj in chosen:
+            key = ObjectKey(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
+            self._registry.delete(route.resource, key, options)
+        return _answer(as_list(route.resource, chosen, metadata))
 
-    def _table(self, route: routes.Route, objects: list[Object]) -> Object:
-        version = str(self._store.version)
-        return tables.table(route.resource, objects, version=version, now=self._clock.now())
-
-    def _core_events(self, namespace: str, query: Mapping[str, str]) -> Object:
+    def _core_events(self, address: coreevents.Address, query: Mapping[str, str]) -> Object:
         """Events as core/v1 has them, which is what kubectl asks for."""
-        events = [coreevents.view(event) for event in self._store.objects(EVENTS)]
-        selects = _selector(query)
+        namespace, name = address
+        if name:
+            return coreevents.view(self._registry.get(EVENTS, ObjectKey(namespace, name)))
+        selects = predicate(query, EVENTS)
         items = [
-            event
-            for event in events
-            if (not namespace or event["metadata"]["namespace"] == namespace) and selects(event)
+            coreevents.in_list(view)
+            for view in (coreevents.view(event) for event in self._store.objects(EVENTS))
+            if (not namespace or view["metadata"]["namespace"] == namespace) and selects(view)
         ]
         version = {"resourceVersion": str(self._store.version)}
         return {"kind": "EventList", "apiVersion": "v1", "metadata": version, "items": items}
@@ -224,122 +274,63 @@ class Handler:
             await response.write(chunk)
         return response
 
-    def _select(self, route: routes.Route, query: Mapping[str, str]) -> list[Object]:
-        selects = _selector(query)
-        return [
-            obj
-            for obj in self._store.objects(route.resource)
-            if (not route.namespace or obj["metadata"].get("namespace") == route.namespace) and selects(obj)
-        ]
-
-    def _continue(self, version: str, items: list[Object], start: int) -> str:
-        snapshot = f"{version}-{id(items)}"
-        self._snapshots[snapshot] = (version, items)
-        while len(self._snapshots) > _MAX_SNAPSHOTS:
-            del self._snapshots[next(iter(self._snapshots))]
-        return base64.b64encode(json.dumps({"snapshot": snapshot, "start": start}).encode()).decode()
-
-    def _continued(self, token: str) -> tuple[str, list[Object], int]:
-        try:
-            parsed = json.loads(base64.b64decode(token))
-            snapshot, start = parsed["snapshot"], int(parsed["start"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise bad_request("continue key is not valid") from error
-        if snapshot not in self._snapshots:
-            raise expired("The provided continue parameter is too old to display a consistent list result.")
-        version, items = self._snapshots[snapshot]
-        return version, items, start
-
     async def _watch(self, request: web.Request, route: routes.Route) -> web.StreamResponse:
         query = request.query
-        version = _check_version(query.get("resourceVersion"), self._store)
+        if not (query.get("resourceVersion") or "0").isdigit():
+            raise internal(f'resourceVersion: Invalid value: "{query["resourceVersion"]}": invalid syntax')
+        options = list_options(query, watch=True)
+        version = check_version(options.version, self._store)
+        selects = predicate(query, route.resource)
         initial = None
-        if not version or query.get("sendInitialEvents") == "true":
-            initial, version = self._select(route, query), self._store.version
-        self._store.since(route.resource, version)  # 410 as the HTTP status
+        if not version or options.initial_events:
+            initial, version = self._lists.select(route, selects), self._store.version
         watch = Watch(
             resource=route.resource,
             namespace=route.namespace,
-            selects=_selector(query),
+            selects=selects,
             version=version,
-            bookmarks=query.get("allowWatchBookmarks") == "true",
+            bookmarks=options.bookmarks,
+            initial_events=options.initial_events,
         )
-        if _as_table(request, route):
-            watch.shown = lambda obj: self._table(route, [obj])
+        form = tables.form(request.headers.get("accept", ""), route.resource)
+        if form != "Object":
+            watch.shown = lambda obj: self._shown(form, route.resource, obj)
         timeout_s = float(query.get("timeoutSeconds") or _DEFAULT_WATCH_S)
         return await self._watches.serve(request, watch, initial=initial, timeout_s=timeout_s)
 
 
-def _as_table(request: web.Request, route: routes.Route) -> bool:
-    return tables.wanted(request.headers.get("accept", "")) and tables.known(route.resource)
-
-
 def _verb(request: web.Request, route: routes.Route) -> str:
     if request.method == "GET":
-        if request.query.get("watch") in {"true", "1"} and not route.name:
+        if request.query.get("watch", "false") not in {"false", "0"} or route.watch:
             return "watch"
         return "get" if route.name else "list"
+    if request.method == "DELETE" and not route.name and routes.deletes_collections(route):
+        return "deletecollection"
     verbs = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-    if request.method not in verbs:
-        raise ApiError(f"{request.method} is not served", status=405, reason="MethodNotAllowed")
-    return verbs[request.method]
+    verb = verbs.get(request.method, "")
+    on_collection = not route.name
+    if not verb or on_collection != (verb == "create" and route.subresource != "binding"):
+        raise not_allowed()
+    if not routes.serves(route):
+        raise no_such_path()
+    return verb
 
 
-async def _body(request: web.Request) -> Any:
-    data = await request.read()
-    if not data:
-        return None
-    if not request.content_type.endswith(("json", "octet-stream")):
-        raise ApiError(f"{request.content_type} is not served", status=415, reason="UnsupportedMediaType")
-    try:
-        return json.loads(data)
-    except ValueError as error:
-        raise bad_request(f"the body is not JSON: {error}") from error
-
-
-def _object(body: Any) -> Mapping[str, Any]:
-    if not isinstance(body, dict):
-        raise bad_request("the body is not an object")
+def _delete_body(body: Any) -> Mapping[str, Any]:
+    """DeleteOptions; any other kind is refused."""
+    if body is None:
+        return {}
+    if not isinstance(body, Mapping) or body.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise bad_request("the body of a deletion is no DeleteOptions")
     return body
 
 
-def _mutation(request: web.Request, body: Any) -> Mutation:
-    if request.method == "PUT":
-        replacement = _object(body)
-        return lambda _old: dict(replacement)
-    return mutation_of(body, content_type=request.content_type)
-
-
-def mutation_of(patch: Any, *, content_type: str) -> Mutation:
-    """The change a patch makes, by its media type; 415 for server-side apply, which is not served."""
-    if content_type == "application/json-patch+json":
-        if not isinstance(patch, list):
-            raise bad_request("a JSON patch is a list of operations")
-        return lambda old: patches.json_patch(old, patch)
-    if content_type == "application/merge-patch+json":
-        return lambda old: patches.merge_patch(old, _object(patch))
-    if content_type == "application/strategic-merge-patch+json":
-        return lambda old: patches.strategic_patch(old, _object(patch))
-    raise ApiError(f"{content_type} is not served", status=415, reason="UnsupportedMediaType")
-
-
-def _selector(query: Mapping[str, str]) -> Any:
-    return selector(labels=query.get("labelSelector", ""), fields=query.get("fieldSelector", ""))
-
-
-def _check_version(text: str | None, store: Store) -> int:
-    if text and not text.isdigit():
-        raise bad_request(f"invalid resource version {text!r}")
-    version = int(text or 0)
-    if version > store.version:
-        raise ServerError(
-            f"Too large resource version: {version}, current: {store.version}", status=504, reason="Timeout"
-        )
-    return version
-
-
-def _answer(obj: Object, *, status: int = 200) -> web.Response:
-    return web.Response(body=msgspec.json.encode(obj), status=status, content_type="application/json")
+def _answer(obj: Object, *, status: int = 200, warnings: list[str] | None = None) -> web.Response:
+    response = web.Response(body=msgspec.json.encode(obj), status=status, content_type="application/json")
+    for text in warnings or ():
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("warning", f'299 - "{escaped}"')
+    return response
 
 
 def _refusal(error: ApiError) -> web.Response:

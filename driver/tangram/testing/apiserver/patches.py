@@ -5,23 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tangram.base.errors import InvalidError
+from tangram.testing.apiserver.answers import internal
+from tangram.testing.apiserver.schema import Field, Struct, structs
 
-# By the name of the field, as far as the objects served here have such lists.
-_MERGE_KEYS: Mapping[str, str] = {
-    "reservedFor": "uid",
-    "conditions": "type",
-    "containers": "name",
-    "initContainers": "name",
-    "volumes": "name",
-    "env": "name",
-    "resourceClaims": "name",
-    "resourceClaimStatuses": "name",
-    "schedulingGates": "name",
-    "ownerReferences": "uid",
-    "taints": "key",
-}
-# Lists of plain values that are sets.
-_SETS = frozenset({"finalizers"})
+_UNKNOWN = Field(type="any")
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -37,44 +24,91 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return result
 
 
-def strategic_patch(target: Any, patch: Any) -> Any:
-    """Like a merge patch, but lists with a merge key are merged by it; `$patch: delete | replace` work."""
+def strategic_patch(kind: str, target: Any, patch: Any) -> Any:
+    """Of an object of a kind: lists with a merge key are merged by it; `$patch: delete | replace | merge`."""
+    return _merge_struct(structs()[kind], target, patch)
+
+
+def _merge_struct(struct: Struct, target: Any, patch: Any) -> Any:
     if not isinstance(patch, Mapping):
         return copy.deepcopy(patch)
-    if patch.get("$patch") == "replace":
+    directive = patch.get("$patch")
+    if directive == "replace":
         return {key: copy.deepcopy(value) for key, value in patch.items() if key != "$patch"}
+    if directive == "delete":
+        return {}
+    if directive not in {None, "merge"}:
+        raise internal(f"unrecognized type: {directive}")
     result = dict(target) if isinstance(target, Mapping) else {}
+    order: dict[str, list[Any]] = {}
     for key, value in patch.items():
         if key.startswith("$deleteFromPrimitiveList/"):
             name = key.partition("/")[2]
             result[name] = [item for item in result.get(name) or [] if item not in value]
+        elif key.startswith("$setElementOrder/"):
+            order[key.partition("/")[2]] = value
         elif key.startswith("$"):
-            continue  # $setElementOrder/…, $retainKeys: order is not part of what we serve
+            continue  # $retainKeys: of unions, which are replaced as a whole by who uses it
         elif value is None:
             result.pop(key, None)
-        elif isinstance(value, list) and key in _SETS:
-            kept = result.get(key) or []
-            result[key] = [*kept, *(item for item in value if item not in kept)]
-        elif isinstance(value, list) and key in _MERGE_KEYS:
-            result[key] = _merge_list(result.get(key) or [], value, key=_MERGE_KEYS[key])
         else:
-            result[key] = strategic_patch(result.get(key), value)
+            result[key] = _merge_field(struct.get(key, _UNKNOWN), result.get(key), value)
+    for name, wanted in order.items():
+        if isinstance(result.get(name), list):
+            result[name] = _ordered(result[name], wanted, key=struct.get(name, _UNKNOWN).merge or "")
     return result
 
 
-def _merge_list(target: Sequence[Any], patch: Sequence[Any], *, key: str) -> list[Any]:
+def _merge_field(field: Field, target: Any, patch: Any) -> Any:
+    if field.is_list and field.merge is not None and isinstance(patch, list):
+        kept = target if isinstance(target, list) else []
+        if not field.merge:
+            return _in_order(patch, [item for item in kept if item not in patch], kept, key="")
+        return _merge_list(structs().get(field.item, {}), kept, patch, key=field.merge)
+    if field.is_map:
+        inner = dict.fromkeys(patch, Field(type=field.item)) if isinstance(patch, Mapping) else {}
+        return _merge_struct(inner, target, patch)
+    return _merge_struct(structs().get(field.type, {}), target, patch)
+
+
+def _merge_list(struct: Struct, target: Sequence[Any], patch: Sequence[Any], *, key: str) -> list[Any]:
     if any(item.get("$patch") == "replace" for item in patch):
         return [copy.deepcopy(item) for item in patch if item.get("$patch") != "replace"]
     merged = {item.get(key): item for item in target}
-    new = {}
+    patched = {}
     for item in patch:
+        if key not in item:
+            raise internal(f"map: {item} does not contain declared merge key: {key}")
         if item.get("$patch") == "delete":
-            merged.pop(item.get(key), None)
-        elif item.get(key) in merged:
-            merged[item.get(key)] = strategic_patch(merged[item.get(key)], item)
+            merged.pop(item[key], None)
         else:
-            new[item.get(key)] = strategic_patch(None, item)
-    return [*new.values(), *merged.values()]  # as the real one: new elements first
+            patched[item[key]] = _merge_struct(struct, merged.pop(item[key], None), item)
+    return _in_order(list(patched.values()), list(merged.values()), target, key=key)
+
+
+def _ordered(items: list[Any], wanted: Sequence[Any], *, key: str) -> list[Any]:
+    """By the order asked for (`$setElementOrder`), as far as it says one."""
+    places = [_name(item, key) for item in wanted]
+    named = [item for item in items if _name(item, key) in places]
+    named.sort(key=lambda item: places.index(_name(item, key)))
+    return _in_order(named, [item for item in items if _name(item, key) not in places], items, key=key)
+
+
+def _in_order(first: list[Any], others: list[Any], before: Sequence[Any], *, key: str) -> list[Any]:
+    """Two lists as one, each in its own order: an element of `others` precedes one of `first` only where it
+    did so `before`."""
+    places = [_name(item, key) for item in before]
+    result, waiting = [], list(others)
+    for item in first:
+        name = _name(item, key)
+        while waiting and name in places and places.index(_name(waiting[0], key)) < places.index(name):
+            result.append(waiting.pop(0))
+        result.append(item)
+    return [*result, *waiting]
+
+
+def _name(item: Any, key: str) -> Any:
+    return item.get(key) if key else item
 
 
 def json_patch(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
@@ -83,7 +117,7 @@ def json_patch(target: Any, operations: Sequence[Mapping[str, Any]]) -> Any:
     for operation in operations:
         try:
             document = _operate(document, operation)
-        except (KeyError, IndexError, ValueError, TypeError) as error:
+        except (AttributeError, KeyError, IndexError, ValueError, TypeError) as error:
             raise InvalidError(
                 f"the server rejected our request due to an error in our request: "
                 f"{operation.get('op')} {operation.get('path')}: {error!r}",
@@ -110,8 +144,8 @@ def _operate(document: Any, operation: Mapping[str, Any]) -> Any:
         return document
     value = copy.deepcopy(operation["value"])
     if kind == "replace":
-        _get(document, path)
-        if path:
+        container = _get(document, path[:-1])
+        if path and isinstance(container, list):
             _remove(document, path)
     elif kind != "add":
         raise ValueError("unknown operation")

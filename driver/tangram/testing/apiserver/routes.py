@@ -5,22 +5,34 @@ from dataclasses import dataclass
 from typing import Any
 
 from tangram.kube.decoding import ObjectKey
-from tangram.kube.resources import Resource
-from tangram.testing.apiserver.catalog import RESOURCES, SHORT_NAMES, WITH_STATUS, Version
+from tangram.kube.resources import PODS, Resource
+from tangram.testing.apiserver.catalog import (
+    DEPLOYMENTS,
+    NAMESPACES,
+    RESOURCES,
+    SHORT_NAMES,
+    WITH_STATUS,
+    Version,
+)
 
 _BY_PATH: Mapping[tuple[str, str, str], Resource] = {
     (resource.group, resource.version, resource.plural): resource for resource in RESOURCES
 }
 
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_KINDS = {"binding": "Binding", "scale": "Scale"}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Route:
-    """What a path addresses: a collection (`name` empty), an object, or a subresource."""
+    """What a path addresses: a collection (`name` empty), an object, or a subresource. `watch`: by the old
+    prefix /watch/ of a path."""
 
     resource: Resource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
+    watch: bool = False
 
     @property
     def key(self) -> ObjectKey:
@@ -40,6 +52,9 @@ def parse(path: str) -> Route | None:
     if len(rest) < 2:
         return None
     version, tail = rest[0], rest[1:]
+    watch = tail[0] == "watch" and len(tail) > 1
+    if watch:
+        tail = tail[1:]
     namespace = ""
     # /namespaces/x is a Namespace, /namespaces/x/status its status, /namespaces/x/pods something inside it.
     if tail[0] == "namespaces" and len(tail) > 2 and (group, version, tail[2]) in _BY_PATH:
@@ -50,7 +65,32 @@ def parse(path: str) -> Route | None:
     if resource.namespaced and len(tail) > 1 and not namespace:
         return None
     name, subresource = (*tail[1:], "", "")[:2]
-    return Route(resource=resource, namespace=namespace, name=name, subresource=subresource)
+    return Route(resource=resource, namespace=namespace, name=name, subresource=subresource, watch=watch)
+
+
+def is_served(path: str) -> bool:
+    """Whether a path belongs to a group and version that is served."""
+    return any(path.startswith(resource.path().rpartition("/")[0] + "/") for resource in RESOURCES)
+
+
+def serves(route: Route) -> bool:
+    """Whether the subresource of a route is there."""
+    return not route.subresource or route.subresource in _subresources(route.resource)
+
+
+def deletes_collections(route: Route) -> bool:
+    """Whether DELETE may be asked of the whole collection."""
+    return route.resource != NAMESPACES
+
+
+def _subresources(resource: Resource) -> dict[str, list[str]]:
+    """With their verbs."""
+    found = {"status": ["get", "patch", "update"]} if resource in WITH_STATUS else {}
+    if resource == PODS:
+        found |= {"binding": ["create"], "log": ["get"]}
+    if resource == DEPLOYMENTS:
+        found["scale"] = ["get", "patch", "update"]
+    return found
 
 
 def discover(path: str, version: Version) -> dict[str, Any] | None:
@@ -84,7 +124,6 @@ def _group(group: str, version: str) -> dict[str, Any]:
 
 
 def _resources(group: str, version: str) -> dict[str, Any]:
-    verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
     entries = []
     for resource in RESOURCES:
         if (resource.group, resource.version) != (group, version):
@@ -94,14 +133,24 @@ def _resources(group: str, version: str) -> dict[str, Any]:
             "singularName": resource.kind.lower(),
             "namespaced": resource.namespaced,
             "kind": resource.kind,
-            "verbs": verbs,
+            "verbs": _VERBS
+            if resource != NAMESPACES
+            else [verb for verb in _VERBS if verb != "deletecollection"],
         }
         if resource.plural in SHORT_NAMES:
             entry["shortNames"] = SHORT_NAMES[resource.plural]
         entries.append(entry)
-        if resource in WITH_STATUS:
-            status = {"name": f"{resource.plural}/status", "verbs": ["get", "patch", "update"]}
-            entries.append({**entry, **status, "singularName": "", "shortNames": []})
+        for subresource, its_verbs in _subresources(resource).items():
+            about: dict[str, Any] = {
+                "name": f"{resource.plural}/{subresource}",
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                "kind": _KINDS.get(subresource, resource.kind),
+                "verbs": its_verbs,
+            }
+            if subresource == "scale":
+                about |= {"group": "autoscaling", "version": "v1"}
+            entries.append(about)
     return {
         "kind": "APIResourceList",
         "apiVersion": "v1",

@@ -1,135 +1,145 @@
 """Defaults, feature gates and validation of each resource: the one place that knows which has which."""
 
-import re
-from collections.abc import Callable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from typing import Any
 
 from tangram.kube.resources import (
     DEVICE_CLASSES,
     EVENTS,
     LEASES,
+    NODES,
     PODS,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Resource,
 )
-from tangram.testing.apiserver import claims, slices, workloads
+from tangram.testing.apiserver import (
+    claims,
+    claimstatus,
+    core,
+    metadata,
+    poddefaults,
+    pods,
+    slices,
+    workloads,
+)
 from tangram.testing.apiserver.catalog import (
+    CONFIG_MAPS,
     DEPLOYMENTS,
     EXTENDED_RESOURCE,
     JOBS,
+    NAMESPACES,
     RESOURCE_CLAIM_TEMPLATES,
     Version,
 )
+from tangram.testing.apiserver.problems import Problem, Problems, label, subdomain
 from tangram.testing.apiserver.store import Object
 
-_MAX_NOTE_BYTES = 1024
-_QUALIFIED_NAME = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-# Maps that Go leaves out when they are empty (`omitempty`); empty lists are left out everywhere.
-_RAW = frozenset({"parameters", "data"})  # kept byte for byte
-_OMITTED_MAPS = frozenset({"attributes", "capacity", "labels", "annotations"})
+# Their gate is off by default in all versions.
+_OF_COORDINATED_ELECTION = ("strategy", "preferredHolder")
+_Rule = Callable[[Object, Object | None, Version], Problems]
 
-
-def omit_empty(value: Any) -> Any:
-    """A copy without nulls, empty lists and the empty maps that Go's encoder leaves out.
-
-    What a publisher reads back is compared with what it wrote: it must meet the same differences here.
-    """
-    if isinstance(value, list):
-        return [omit_empty(item) for item in value]
-    if not isinstance(value, dict):
-        return value
-    return {
-        key: item if key in _RAW else omit_empty(item)
-        for key, item in value.items()
-        if item is not None and item != [] and not (item == {} and key in _OMITTED_MAPS)
-    }
+_VALIDATORS: Mapping[Resource, _Rule] = {
+    RESOURCE_CLAIMS: claimstatus.validate,
+    RESOURCE_CLAIM_TEMPLATES: claims.validate_template,
+    RESOURCE_SLICES: slices.validate,
+    DEVICE_CLASSES: core.validate_class,
+    LEASES: core.validate_lease,
+    EVENTS: core.validate_event,
+    CONFIG_MAPS: core.validate_config_map,
+    NAMESPACES: core.validate_namespace,
+    NODES: core.validate_node,
+    PODS: pods.validate,
+    DEPLOYMENTS: workloads.validate_deployment,
+    JOBS: workloads.validate_job,
+}
 
 
 def apply_defaults(resource: Resource, obj: Object, *, now: str) -> None:
     """Fills in what the API defines for absent fields, in place."""
     if resource == RESOURCE_CLAIMS:
-        claims.apply_defaults(obj.get("spec"))
+        claims.apply_defaults(obj["spec"])
     elif resource == RESOURCE_CLAIM_TEMPLATES:
-        claims.apply_defaults((obj.get("spec") or {}).get("spec"))
+        claims.apply_defaults(obj["spec"].get("spec"))
     elif resource == RESOURCE_SLICES:
         slices.apply_defaults(obj, now=now)
     elif resource == PODS:
-        spec = obj.setdefault("spec", {})
-        spec.setdefault("schedulerName", "default-scheduler")
-        spec.setdefault("restartPolicy", "Always")
-        spec.setdefault("terminationGracePeriodSeconds", 30)
+        poddefaults.pod(obj)
+    elif resource == DEPLOYMENTS:
+        poddefaults.deployment(obj)
+    elif resource == JOBS:
+        poddefaults.job(obj)
+    elif resource == NODES:
+        _node_defaults(obj)
+    elif resource == NAMESPACES:
+        labels = obj["metadata"].get("labels") or {}
+        obj["metadata"]["labels"] = {**labels, "kubernetes.io/metadata.name": obj["metadata"]["name"]}
+        obj.setdefault("status", {}).setdefault("phase", "Active")
+
+
+def prepare_new(resource: Resource, obj: Object, *, now: str) -> None:
+    """What only a new object gets: a status of the server's making, and what admission adds, in place."""
+    if resource == PODS:
+        poddefaults.admit_pod(obj, now=now)
+    elif resource == NAMESPACES:
+        obj["spec"]["finalizers"] = ["kubernetes"]
+        obj["status"] = {"phase": "Active"}
+    elif resource in {RESOURCE_CLAIMS, DEPLOYMENTS, JOBS}:
+        obj["status"] = {}
 
 
 def drop_disabled_fields(resource: Resource, new: Object, old: Object | None, *, features: Set[str]) -> None:
     """Removes, silently as a real server, the fields whose feature gate is off, in place."""
     if resource == RESOURCE_CLAIMS:
-        claims.drop_disabled_spec(new.get("spec"), features=features)
-        claims.drop_disabled_status(new, old, features=features)
+        claims.drop_disabled_spec(new["spec"], features=features)
+        claimstatus.drop_disabled(new, old, features=features)
     elif resource == RESOURCE_CLAIM_TEMPLATES:
-        claims.drop_disabled_spec((new.get("spec") or {}).get("spec"), features=features)
+        claims.drop_disabled_spec(new["spec"].get("spec"), features=features)
     elif resource == RESOURCE_SLICES:
-        slices.drop_disabled(new.get("spec"), features=features)
+        slices.drop_disabled(new["spec"], features=features)
+    elif resource == LEASES:
+        for field in _OF_COORDINATED_ELECTION:
+            new["spec"].pop(field, None)
     elif resource == DEVICE_CLASSES and EXTENDED_RESOURCE not in features:
-        (new.get("spec") or {}).pop("extendedResourceName", None)
+        new["spec"].pop("extendedResourceName", None)
 
 
-def validate(resource: Resource, new: Object, old: Object | None, *, version: Version) -> list[str]:
-    """The problems of a write, as the API server words them; `old` is None on create."""
-    validator = _VALIDATORS.get(resource)
-    return validator(new, old, version) if validator else []
-
-
-def _validate_lease(new: Object, _old: Object | None, _version: Version) -> list[str]:
-    spec = new.get("spec") or {}
-    problems = []
-    if (duration := spec.get("leaseDurationSeconds")) is not None and duration <= 0:
-        problems.append(f"spec.leaseDurationSeconds: Invalid value: {duration}: must be greater than 0")
-    if (transitions := spec.get("leaseTransitions")) is not None and transitions < 0:
-        problems.append(
-            f"spec.leaseTransitions: Invalid value: {transitions}: must be greater than or equal to 0"
-        )
+def validate(resource: Resource, new: Object, old: Object | None, *, version: Version) -> list[Problem]:
+    """What is wrong with a write; `old` is None on create."""
+    problems: list[Problem] = []
+    if old is None:
+        name_format = label if resource == NAMESPACES else subdomain
+        problems += metadata.validate(new["metadata"], name_format=name_format)
+    else:
+        problems += metadata.validate_update(new["metadata"], old["metadata"])
+    problems += _VALIDATORS[resource](new, old, version)
     return problems
 
 
-def _validate_event(new: Object, old: Object | None, _version: Version) -> list[str]:
-    problems = [
-        f"{field}: Required value"
-        for field in ("eventTime", "reportingController", "reportingInstance", "action", "reason")
-        if not new.get(field)
-    ]
-    problems += [
-        f"{field}: Invalid value: can have at most 128 characters"
-        for field in ("reportingInstance", "action", "reason")
-        if len(new.get(field) or "") > 128
-    ]
-    if new.get("type") not in {"Normal", "Warning"}:
-        problems.append(f'type: Invalid value: "{new.get("type")}"')
-    if len((new.get("note") or "").encode()) > _MAX_NOTE_BYTES:
-        problems.append("note: Invalid value: can have at most 1024 bytes")
-    cluster_scoped = not (new.get("regarding") or {}).get("namespace")
-    if cluster_scoped and new["metadata"]["namespace"] not in {"default", "kube-system"}:
-        problems.append('involvedObject.namespace: Invalid value: "": does not match event.namespace')
-    if not _QUALIFIED_NAME.fullmatch(new.get("reportingController") or "x"):
-        problems.append("reportingController: Invalid value: not a qualified name")
-    series = new.get("series")
-    if series is not None and (series.get("count", 0) < 2 or not series.get("lastObservedTime")):
-        problems.append("series: Invalid value: count must be at least 2 and lastObservedTime set")
-    if old is not None:
-        problems += [
-            f"{field}: Invalid value: field is immutable"
-            for field in sorted((new.keys() | old.keys()) - {"metadata", "series"})
-            if new.get(field) != old.get(field)
-        ]
-    return problems
+def warnings(resource: Resource, new: Object) -> list[str]:
+    """What a client is told besides success."""
+    return slices.warnings(new) if resource == RESOURCE_SLICES else []
 
 
-_VALIDATORS: dict[Resource, Callable[[Any, Any, Version], list[str]]] = {
-    RESOURCE_CLAIMS: claims.validate,
-    RESOURCE_SLICES: slices.validate,
-    LEASES: _validate_lease,
-    EVENTS: _validate_event,
-    PODS: workloads.validate_pod,
-    DEPLOYMENTS: workloads.validate_deployment,
-    JOBS: workloads.validate_job,
-}
+def admin_access_problems(resource: Resource, new: Object, old: Object | None) -> Iterable[Problem]:
+    """Where an object newly asks for admin access, in a namespace that does not allow it."""
+    why = (
+        f"admin access to devices requires the `{claims.ADMIN_LABEL}: true` label on the containing namespace"
+    )
+    if resource in {RESOURCE_CLAIMS, RESOURCE_CLAIM_TEMPLATES} and old is None:
+        spec: Any = new["spec"] if resource == RESOURCE_CLAIMS else new["spec"].get("spec")
+        for index in claims.asks_for_admin_access(spec):
+            yield Problem("Forbidden", f"spec.devices.requests[{index}].adminAccess", why)
+    elif resource == RESOURCE_CLAIMS and old is not None and not (old.get("status") or {}).get("allocation"):
+        allocation = (new.get("status") or {}).get("allocation") or {}
+        for index, result in enumerate((allocation.get("devices") or {}).get("results") or []):
+            if result.get("adminAccess"):
+                yield Problem("Forbidden", f"status.allocation.devices.results[{index}].adminAccess", why)
+
+
+def _node_defaults(obj: Object) -> None:
+    spec, status = obj["spec"], obj["status"]
+    if spec.get("podCIDR"):
+        spec.setdefault("podCIDRs", [spec["podCIDR"]])
+    if "capacity" in status:
+        status.setdefault("allocatable", dict(status["capacity"]))

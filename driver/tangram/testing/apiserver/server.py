@@ -14,19 +14,21 @@ from aiohttp import web
 from tangram.base.clock import Clock, SystemClock
 from tangram.kube.client import PatchKind
 from tangram.kube.decoding import ObjectKey
-from tangram.kube.resources import Resource
+from tangram.kube.resources import PODS, Resource
 from tangram.testing.apiserver.catalog import NAMESPACES, VERSIONS
 from tangram.testing.apiserver.faults import Faults
-from tangram.testing.apiserver.http import Handler, LoggedRequest, PodLogs, mutation_of
+from tangram.testing.apiserver.http import Handler, LoggedRequest, PodLogs
+from tangram.testing.apiserver.mutations import JSON, MERGE, STRATEGIC, mutation_of
+from tangram.testing.apiserver.options import DeleteOptions
 from tangram.testing.apiserver.registry import Registry
 from tangram.testing.apiserver.store import Object, Store
 from tangram.testing.apiserver.watches import Watches
 
 _NAMESPACES = ("default", "kube-system", "tangram-system")
 _CONTENT_TYPES: Mapping[PatchKind, str] = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
+    "merge": MERGE,
+    "json": JSON,
+    "strategic": STRATEGIC,
 }
 _MAX_BODY_BYTES = 3 * 2**20
 
@@ -144,8 +146,12 @@ class FakeApiServer:
     # --- direct access -------------------------------------------------------------------------------------
 
     def create(self, resource: Resource, obj: Mapping[str, Any]) -> Object:
-        """Creates `obj`, its namespace if that is missing, and then its status if `obj` has one."""
+        """Creates `obj`, its namespace if that is missing, and then its status if `obj` has one. A pod
+        without containers gets one."""
         metadata = obj.get("metadata") or {}
+        spec = obj.get("spec") or {}
+        if resource == PODS and not spec.get("containers"):
+            obj = {**obj, "spec": {**spec, "containers": [{"name": "main", "image": "none"}]}}
         namespace = (metadata.get("namespace") or "default") if resource.namespaced else ""
         if namespace and self._store.get(NAMESPACES, ObjectKey("", namespace)) is None:
             self.create(NAMESPACES, {"metadata": {"name": namespace}})
@@ -160,6 +166,14 @@ class FakeApiServer:
                 subresource="status",
             )
         return copy.deepcopy(created)
+
+    def put_as_is(self, resource: Resource, obj: Object) -> Object:
+        """Stores what no API server would accept: for tests of what reads it. Needs its whole metadata."""
+        return copy.deepcopy(self._store.put(resource, copy.deepcopy(obj)))
+
+    def bind(self, *, name: str, namespace: str, node: str) -> None:
+        """As a scheduler binds a pod."""
+        self._registry.bind(ObjectKey(namespace, name), node=node)
 
     def get(self, resource: Resource, *, name: str, namespace: str = "") -> Object:
         """One object; NotFoundError."""
@@ -180,14 +194,14 @@ class FakeApiServer:
         kind: PatchKind = "merge",
     ) -> Object:
         """As a PATCH request."""
-        mutation = mutation_of(patch, content_type=_CONTENT_TYPES[kind])
+        mutation = mutation_of(patch, _CONTENT_TYPES[kind], kind=resource.kind)
         return copy.deepcopy(
             self._registry.update(resource, ObjectKey(namespace, name), mutation, subresource=subresource)
         )
 
     def delete(self, resource: Resource, *, name: str, namespace: str = "", grace_s: int = 0) -> None:
         """As a DELETE request; `grace_s` matters for pods bound to a node."""
-        self._registry.delete(resource, ObjectKey(namespace, name), grace_s=grace_s)
+        self._registry.delete(resource, ObjectKey(namespace, name), DeleteOptions(grace_s=grace_s))
 
     # --- what tests do and see -----------------------------------------------------------------------------
 

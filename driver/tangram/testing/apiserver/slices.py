@@ -1,11 +1,11 @@
 """ResourceSlices: the gated fields, and the limits and immutability rules that a driver meets (KEP-4381)."""
 
-import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
-from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
+from tangram.testing.apiserver import devicerules
+from tangram.testing.apiserver.capacities import request_policy
 from tangram.testing.apiserver.catalog import (
     BINDING_CONDITIONS,
     CONSUMABLE_CAPACITY,
@@ -14,13 +14,28 @@ from tangram.testing.apiserver.catalog import (
     TAINTS,
     Version,
 )
+from tangram.testing.apiserver.problems import (
+    Problem,
+    Problems,
+    checked,
+    duplicates,
+    immutable,
+    invalid,
+    label,
+    label_value,
+    not_supported,
+    qualified_name,
+    required,
+    subdomain,
+    too_long,
+    too_many,
+)
 from tangram.testing.apiserver.store import Object
 
-_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-_DRIVER = re.compile(_SUBDOMAIN.pattern, re.IGNORECASE)
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,31}")
-_VALUE_FIELDS = ("bool", "int", "string", "version")
+_NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
+_DEVICE_NODE_FIELDS = ("nodeName", "nodeSelector", "allNodes")
+_EFFECTS = ("NoExecute", "NoSchedule", "None")
+_MAX_NAMES = 32
 
 
 def apply_defaults(obj: Object, *, now: str) -> None:
@@ -34,7 +49,7 @@ def drop_disabled(spec: dict[str, Any] | None, *, features: Set[str]) -> None:
     """Removes the fields whose gate is off."""
     if spec is None:
         return
-    gated: list[str] = []
+    gated = ["nodeAllocatableResourceMappings"]
     if TAINTS not in features:
         gated.append("taints")
     if PARTITIONABLE not in features:
@@ -48,17 +63,38 @@ def drop_disabled(spec: dict[str, Any] | None, *, features: Set[str]) -> None:
     for device in _devices(spec):
         for field in gated:
             device.pop(field, None)
+        for attribute in (device.get("attributes") or {}).values():
+            for field in ("ints", "bools", "strings", "versions"):
+                attribute.pop(field, None)
         if CONSUMABLE_CAPACITY not in features:
             for capacity in (device.get("capacity") or {}).values():
                 capacity.pop("requestPolicy", None)
 
 
-def validate(new: Object, old: Object | None, version: Version) -> list[str]:
+def warnings(new: Object) -> list[str]:
+    """What is legal and unwise."""
+    name = new["spec"].get("driver") or ""
+    if name == name.lower():
+        return []
+    return [f'spec.driver: driver names should be lowercase; "{name}" contains uppercase characters']
+
+
+def validate(new: Object, old: Object | None, version: Version) -> Problems:
     """The rules for one slice; what only a whole pool can break is not the API server's business."""
-    spec = new.get("spec") or {}
-    problems = list(_validate_spec(spec, version))
-    for index, device in enumerate(_devices(spec)):
-        problems += _validate_device(device, where=f"spec.devices[{index}]")
+    spec = new["spec"]
+    yield from _pool(spec.get("driver") or "", spec.get("pool") or {})
+    yield from _nodes(spec, _NODE_FIELDS, where="spec", prefix="spec.")
+    both = spec.get("devices") is not None and spec.get("sharedCounters") is not None
+    if both and version.minor >= 35:
+        yield invalid("spec", "{`sharedCounters`, `devices`}", "only one of them is allowed")
+    devices = _devices(spec)
+    limit = 64 if any(device.get("taints") or device.get("consumesCounters") for device in devices) else 128
+    yield from too_many("spec.devices", devices, limit)
+    if len(devices) <= limit:
+        yield from duplicates("spec.devices", [device.get("name") or "" for device in devices])
+        for index, device in enumerate(devices):
+            yield from _device(device, spec, where=f"spec.devices[{index}]")
+    yield from _counter_sets(spec.get("sharedCounters") or [])
     if old is not None:
         before = old["spec"]
         for field, now, then in (
@@ -66,105 +102,140 @@ def validate(new: Object, old: Object | None, version: Version) -> list[str]:
             ("nodeName", spec.get("nodeName"), before.get("nodeName")),
             ("pool.name", (spec.get("pool") or {}).get("name"), before["pool"].get("name")),
         ):
-            if now != then:
-                problems.append(f"spec.{field}: Invalid value: {now!r}: field is immutable")
-    return problems
+            if (now or "") != (then or ""):
+                yield immutable(f"spec.{field}", now)
 
 
 def _devices(spec: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     return (spec or {}).get("devices") or []
 
 
-def _validate_spec(spec: Mapping[str, Any], version: Version) -> Iterator[str]:
-    driver, pool = spec.get("driver") or "", spec.get("pool") or {}
-    if len(driver) > 63 or not _DRIVER.fullmatch(driver):
-        yield f"spec.driver: Invalid value: {driver!r}"
-    name = pool.get("name") or ""
-    if len(name) > 253 or not all(_SUBDOMAIN.fullmatch(part) for part in name.split("/")):
-        yield f"spec.pool.name: Invalid value: {name!r}"
-    if pool.get("generation", 0) < 0:
-        yield "spec.pool.generation: Invalid value: must be greater than or equal to zero"
-    if pool.get("resourceSliceCount", 0) < 1:
-        yield "spec.pool.resourceSliceCount: Invalid value: must be greater than zero"
-    placements = [
-        field
-        for field in ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection")
-        if spec.get(field)
-    ]
-    if len(placements) != 1:
-        yield (
-            "spec: Invalid value: exactly one of `nodeName`, `nodeSelector`, `allNodes`, "
-            "`perDeviceNodeSelection` is required"
-        )
-    devices, counters = _devices(spec), spec.get("sharedCounters") or []
-    both = spec.get("devices") is not None and spec.get("sharedCounters") is not None
-    if both and version.minor >= 35:
-        yield "spec: Invalid value: only one of `sharedCounters` or `devices` is allowed"
-    limit = 64 if any(device.get("taints") or device.get("consumesCounters") for device in devices) else 128
-    if len(devices) > limit:
-        yield f"spec.devices: Too many: {len(devices)}: must have at most {limit} items"
-    names = [device.get("name") for device in devices]
-    if len(set(names)) != len(names):
-        yield "spec.devices: Duplicate value"
-    yield from _validate_counter_sets(counters)
+def _pool(driver: str, pool: Mapping[str, Any]) -> Problems:
+    yield from devicerules.driver(driver, where="spec.driver")
+    yield from devicerules.pool(pool.get("name") or "", where="spec.pool.name")
+    if (count := pool.get("resourceSliceCount", 0)) < 1:
+        yield invalid("spec.pool.resourceSliceCount", count, "must be greater than zero")
+    if (generation := pool.get("generation", 0)) < 0:
+        yield invalid("spec.pool.generation", generation, "must be greater than or equal to zero")
 
 
-def _validate_counter_sets(counters: list[dict[str, Any]]) -> Iterator[str]:
+def _nodes(spec: Mapping[str, Any], fields: tuple[str, ...], *, where: str, prefix: str) -> Problems:
+    """Exactly one of the fields that say which nodes reach a device."""
+    given = []
+    for field in fields:
+        value = spec.get(field)
+        if field == "nodeName" and value is not None:
+            if value == "":
+                yield invalid(f"{prefix}nodeName", value, "must be either unset or set to a non-empty string")
+                continue
+            yield from checked(f"{prefix}nodeName", value, subdomain(value))
+        elif field == "nodeSelector" and value is not None:
+            yield from devicerules.node_selector(value, where=f"{prefix}nodeSelector")
+            if len(terms := value.get("nodeSelectorTerms") or []) != 1:
+                yield invalid(f"{prefix}nodeSelector.nodeSelectorTerms", terms, "must have exactly one term")
+        elif value is False:
+            yield invalid(f"{prefix}{field}", value, "must be either unset or set to true")
+            continue
+        if value is not None:
+            given.append(field)
+    names = ", ".join(f"`{field}`" for field in fields)
+    if not given:
+        yield required(where, f"exactly one of {names} is required")
+    elif len(given) > 1:
+        shown = "{" + ", ".join(f"`{field}`" for field in given) + "}"
+        yield invalid(where, shown, f"exactly one of {names} is required")
+
+
+def _counter_sets(counters: list[dict[str, Any]]) -> Problems:
+    yield from too_many("spec.sharedCounters", counters, 8)
     if len(counters) > 8:
-        yield f"spec.sharedCounters: Too many: {len(counters)}: must have at most 8 items"
-    for index, counter_set in enumerate(counters):
-        if not _LABEL.fullmatch(counter_set.get("name") or ""):
-            yield f"spec.sharedCounters[{index}].name: Invalid value: {counter_set.get('name')!r}"
-        if not 0 < len(counter_set.get("counters") or {}) <= 32:
-            yield f"spec.sharedCounters[{index}].counters: Invalid value: must have 1 to 32 items"
-
-
-def _validate_device(device: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    if not _LABEL.fullmatch(device.get("name") or ""):
-        yield f"{where}.name: Invalid value: {device.get('name')!r}"
-    attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
-    if len(attributes) + len(capacity) > 32:
-        yield f"{where}: Invalid value: {len(attributes) + len(capacity)}: attributes and capacities above 32"
-    for name, attribute in attributes.items():
-        yield from _validate_name(name, where=f"{where}.attributes")
-        yield from _validate_attribute(attribute, where=f"{where}.attributes[{name}]")
-    for name, value in capacity.items():
-        yield from _validate_name(name, where=f"{where}.capacity")
-        parse_quantity(str(value["value"]))  # a malformed one does not even decode
-        if value.get("requestPolicy") and not device.get("allowMultipleAllocations"):
-            yield f"{where}.capacity[{name}].requestPolicy: Forbidden: needs allowMultipleAllocations"
-    if len(device.get("taints") or []) > 16:
-        yield f"{where}.taints: Too many: must have at most 16 items"
-    for taint in device.get("taints") or []:
-        if not taint.get("key") or taint.get("effect") not in {"None", "NoSchedule", "NoExecute"}:
-            yield f"{where}.taints: Invalid value: {taint!r}"
-    consumed = device.get("consumesCounters") or []
-    if len(consumed) > 2:
-        yield f"{where}.consumesCounters: Too many: must have at most 2 items"
-    for entry in consumed:
-        if not entry.get("counterSet") or not 0 < len(entry.get("counters") or {}) <= 32:
-            yield f"{where}.consumesCounters: Invalid value: needs counterSet and 1 to 32 counters"
-
-
-def _validate_name(name: str, *, where: str) -> Iterator[str]:
-    domain, slash, identifier = name.rpartition("/")
-    valid = _IDENTIFIER.fullmatch(identifier) and (
-        not slash or (len(domain) <= 63 and _SUBDOMAIN.fullmatch(domain))
-    )
-    if not valid:
-        yield f"{where}: Invalid value: {name!r}: must be a C identifier of at most 32 characters"
-
-
-def _validate_attribute(attribute: Mapping[str, Any], *, where: str) -> Iterator[str]:
-    given = [field for field in _VALUE_FIELDS if attribute.get(field) is not None]
-    if len(given) != 1:
-        yield f"{where}: Invalid value: exactly one value must be specified"
         return
-    value = attribute[given[0]]
-    if given[0] in {"string", "version"} and len(value.encode()) > 64:
-        yield f"{where}.{given[0]}: Too long: may not be more than 64 bytes"
-    if given[0] == "version":
-        try:
-            SemVer(value)
-        except ValueError as error:
-            yield f"{where}.version: Invalid value: {error}"
+    yield from duplicates("spec.sharedCounters", [each.get("name") or "" for each in counters])
+    for index, counter_set in enumerate(counters):
+        where, name = f"spec.sharedCounters[{index}]", counter_set.get("name") or ""
+        if not name:
+            yield required(f"{where}.name")
+        else:
+            yield from checked(f"{where}.name", name, label(name))
+        yield from _counters(counter_set.get("counters") or {}, where=f"{where}.counters")
+
+
+def _counters(counters: Mapping[str, Any], *, where: str) -> Problems:
+    if not counters:
+        yield required(where)
+    yield from too_many(where, counters, _MAX_NAMES)
+    for name in list(counters)[:_MAX_NAMES]:
+        yield from checked(where, name, label(name))
+
+
+def _device(device: Mapping[str, Any], spec: Mapping[str, Any], *, where: str) -> Problems:
+    name = device.get("name") or ""
+    yield from checked(f"{where}.name", name, label(name))
+    attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
+    if (total := len(attributes) + len(capacity)) > _MAX_NAMES:
+        why = f"the total number of attributes and capacities must not exceed {_MAX_NAMES}"
+        yield invalid(where, total, why)
+    else:
+        for key, attribute in attributes.items():
+            yield from devicerules.attribute_name(key, where=f"{where}.attributes")
+            yield from _attribute(attribute, where=f"{where}.attributes[{key}]")
+        for key, value in capacity.items():
+            yield from devicerules.attribute_name(key, where=f"{where}.capacity")
+            yield from request_policy(
+                value,
+                shared=bool(device.get("allowMultipleAllocations")),
+                where=f"{where}.capacity[{key}].requestPolicy",
+            )
+    yield from _taints(device.get("taints") or [], where=f"{where}.taints")
+    yield from _consumed(device.get("consumesCounters") or [], where=f"{where}.consumesCounters")
+    if spec.get("perDeviceNodeSelection"):
+        yield from _nodes(device, _DEVICE_NODE_FIELDS, where=where, prefix=f"{where}.")
+    elif any(device.get(field) is not None for field in _DEVICE_NODE_FIELDS):
+        yield invalid(where, "", "node fields are only allowed when `perDeviceNodeSelection` is set to true")
+    yield from devicerules.binding_conditions(device, where=where)
+
+
+def _attribute(attribute: Mapping[str, Any], *, where: str) -> Problems:
+    if len(attribute) != 1:
+        yield invalid(where, attribute, "exactly one value must be specified")
+        return
+    field, value = next(iter(attribute.items()))
+    if field in {"string", "version"}:
+        if len(value.encode()) > 64:
+            yield from too_long(f"{where}.{field}", value, 64)
+        elif field == "version":
+            try:
+                SemVer(value)
+            except ValueError as error:
+                yield invalid(
+                    f"{where}.version", value, f"must be a string compatible with semver.org: {error}"
+                )
+
+
+def _taints(taints: list[dict[str, Any]], *, where: str) -> Problems:
+    yield from too_many(where, taints, 16)
+    for index, taint in enumerate(taints[:16]):
+        at, key, effect = f"{where}[{index}]", taint.get("key") or "", taint.get("effect") or ""
+        yield from checked(f"{at}.key", key, qualified_name(key))
+        yield from checked(f"{at}.value", taint.get("value") or "", label_value(taint.get("value") or ""))
+        if not effect:
+            yield required(f"{at}.effect")
+        elif effect not in _EFFECTS:
+            yield not_supported(f"{at}.effect", effect, _EFFECTS)
+
+
+def _consumed(entries: list[dict[str, Any]], *, where: str) -> Problems:
+    yield from too_many(where, entries, 2)
+    if len(entries) > 2:
+        return
+    seen = set()
+    for index, entry in enumerate(entries):
+        at, name = f"{where}[{index}]", entry.get("counterSet") or ""
+        if name and name in seen:
+            yield Problem("Duplicate", at, f'"{name}"')
+        seen.add(name)
+        if not name:
+            yield required(f"{at}.counterSet")
+        else:
+            yield from checked(f"{at}.counterSet", name, label(name))
+        yield from _counters(entry.get("counters") or {}, where=f"{at}.counters")

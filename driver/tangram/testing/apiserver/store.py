@@ -76,6 +76,17 @@ class Store:
         history = self._history[resource]
         return history[bisect.bisect_right(history, version, key=lambda event: event.version) :]
 
+    def objects_at(self, resource: Resource, version: int) -> list[Object]:
+        """All of a resource as they were at `version`; ExpiredError (410) if that is forgotten."""
+        found = dict(self._objects[resource])
+        for event in reversed(self.since(resource, version)):
+            key = key_of(event.object)
+            if event.previous is None:
+                del found[key]
+            else:
+                found[key] = event.previous
+        return [obj for _, obj in sorted(found.items())]
+
     def compact(self) -> None:
         """Forgets all history: whoever is behind gets 410."""
         self._history.clear()

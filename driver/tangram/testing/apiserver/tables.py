@@ -1,15 +1,18 @@
-"""Lists as tables (meta.k8s.io/v1), for clients that ask for them: what `kubectl get` prints."""
+"""Other forms of an answer (meta.k8s.io/v1): tables, which `kubectl get` prints, and metadata alone."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from tangram.kube.resources import EVENTS, NODES, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
+from tangram.testing.apiserver.answers import not_acceptable
 from tangram.testing.apiserver.catalog import DEPLOYMENTS, JOBS
 from tangram.testing.apiserver.store import Object
 
-_ACCEPT = "as=Table"
+Form = Literal["Object", "Table", "PartialObjectMetadata"]
+
+_META = "meta.k8s.io/v1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,18 +24,32 @@ class _Column:
     priority: int = 0
 
 
-def wanted(accept: str) -> bool:
-    """Whether a request's Accept header asks for a table first."""
-    return _ACCEPT in accept.partition(",")[0]
+def form(accept: str, resource: Resource) -> Form:
+    """What a request's Accept header asks for first. Where a table has nothing to tell besides name and age,
+    which kubectl finds itself, the object will do; 406 for what is not served."""
+    first = accept.partition(",")[0]
+    if "as=Table" in first:
+        return "Table" if resource in _COLUMNS else "Object"
+    if "as=PartialObjectMetadata" in first:
+        return "PartialObjectMetadata"
+    if accept and not any(kind in accept for kind in ("json", "yaml", "*/*", "application/*")):
+        raise not_acceptable()
+    return "Object"
 
 
-def known(resource: Resource) -> bool:
-    """Whether there is more to tell of a resource than name and age, which kubectl finds itself."""
-    return resource in _COLUMNS
+def partial(found: Object) -> Object:
+    """An object or list with the metadata alone."""
+    if "items" in found:
+        items = [partial(item) for item in found["items"]]
+        kind = "PartialObjectMetadataList"
+        return {"kind": kind, "apiVersion": _META, "metadata": found["metadata"], "items": items}
+    return {"kind": "PartialObjectMetadata", "apiVersion": _META, "metadata": found["metadata"]}
 
 
-def table(resource: Resource, objects: Sequence[Object], *, version: str, now: datetime) -> Object:
-    """The table of some objects; `version` is that of the list."""
+def table(
+    resource: Resource, objects: Sequence[Object], *, metadata: Mapping[str, Any], now: datetime
+) -> Object:
+    """The table of some objects; `metadata` is that of the list."""
     columns = [
         _Column("Name", lambda obj: obj["metadata"]["name"]),
         *(column for column in _COLUMNS[resource] if not column.priority),
@@ -41,8 +58,8 @@ def table(resource: Resource, objects: Sequence[Object], *, version: str, now: d
     ]
     return {
         "kind": "Table",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": {"resourceVersion": version},
+        "apiVersion": _META,
+        "metadata": dict(metadata),
         "columnDefinitions": [
             {
                 "name": column.name,
@@ -56,11 +73,7 @@ def table(resource: Resource, objects: Sequence[Object], *, version: str, now: d
         "rows": [
             {
                 "cells": [column.cell(obj) for column in columns],
-                "object": {
-                    "kind": "PartialObjectMetadata",
-                    "apiVersion": "meta.k8s.io/v1",
-                    "metadata": obj["metadata"],
-                },
+                "object": partial(obj),
             }
             for obj in objects
         ],

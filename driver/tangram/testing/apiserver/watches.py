@@ -36,6 +36,7 @@ class Watch:
     selects: Predicate
     version: int
     bookmarks: bool
+    initial_events: bool = False
     shown: Callable[[Object], Object] = lambda obj: obj
     script: collections.deque[Step] = field(default_factory=collections.deque)
     wake: asyncio.Event = field(default_factory=asyncio.Event)
@@ -50,8 +51,10 @@ class Watch:
         """What the stream says about a change: an object may enter or leave its selection."""
         before = event.previous is not None and self.covers(event.previous)
         after = event.type != "DELETED" and self.covers(event.object)
-        if before and not after:
-            return "DELETED", event.object
+        if before and not after and event.previous is not None:
+            # What leaves is shown as it was last seen, at the version at which it left.
+            version = {"resourceVersion": str(event.version)}
+            return "DELETED", {**event.previous, "metadata": {**event.previous["metadata"], **version}}
         if after:
             return ("MODIFIED" if before else "ADDED"), event.object
         return None
@@ -82,7 +85,8 @@ class Watches:
     ) -> web.StreamResponse:
         """Answers a watch request until its time is over, a test ends it, or the client leaves.
 
-        `initial`: objects to send first (a watch from no particular version).
+        `initial`: objects to send first (a watch from no particular version); where the client asked for
+        them, a bookmark says that they are all.
         """
         response = web.StreamResponse(headers={"content-type": "application/json"})
         await response.prepare(request)
@@ -90,11 +94,11 @@ class Watches:
         with contextlib.suppress(ConnectionResetError):  # a client that was killed
             for obj in initial or []:
                 await send(_line("ADDED", watch.shown(obj)))
-            if initial is not None and watch.bookmarks:
+            if watch.initial_events and watch.bookmarks:
                 watch.script.append("bookmark")
             with self._registered(watch, timeout_s=timeout_s):
                 try:
-                    while await self._step(watch, send, request, initial=initial is not None):
+                    while await self._step(watch, send, request):
                         await watch.wake.wait()
                 except ApiError as error:
                     await send(_line("ERROR", status_object(error)))
@@ -123,14 +127,13 @@ class Watches:
         watch.script.append("end")
         watch.wake.set()
 
-    async def _step(
-        self, watch: Watch, send: Callable[[bytes], Any], request: web.Request, *, initial: bool
-    ) -> bool:
+    async def _step(self, watch: Watch, send: Callable[[bytes], Any], request: web.Request) -> bool:
         """Sends all there is to send; whether the stream goes on."""
         watch.wake.clear()
         while watch.script:
             step = watch.script.popleft()
             if step == "end":
+                await self._send_changes(watch, send)
                 return False
             if step == "cut":
                 if request.transport is not None:
@@ -139,7 +142,7 @@ class Watches:
             if step == "bookmark":
                 await self._send_changes(watch, send)
                 if watch.bookmarks:
-                    await send(_bookmark(watch, initial=initial))
+                    await send(_bookmark(watch))
             else:
                 await send(step)
         await self._send_changes(watch, send)
@@ -154,9 +157,9 @@ class Watches:
         watch.version = reached
 
 
-def _bookmark(watch: Watch, *, initial: bool) -> bytes:
+def _bookmark(watch: Watch) -> bytes:
     metadata: dict[str, Any] = {"resourceVersion": str(watch.version)}
-    if initial:
+    if watch.initial_events:
         metadata["annotations"] = _INITIAL_EVENTS_END
     kind = {"kind": watch.resource.kind, "apiVersion": watch.resource.api_version}
     return _line("BOOKMARK", {**kind, "metadata": metadata})

@@ -1,99 +1,73 @@
-"""Pods, Deployments and Jobs: the types of what the playground's stand-ins read, and the names in them."""
+"""Deployments and Jobs: what makes pods."""
 
-from typing import Annotated, Any
+import json
+from collections.abc import Mapping
+from typing import Any
 
-import msgspec
+from tangram.testing.apiserver import pods
+from tangram.testing.apiserver.catalog import Version
+from tangram.testing.apiserver.problems import Problems, immutable, invalid, not_supported, required
+from tangram.testing.apiserver.store import Object
 
-_Name = Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$")]
-_Count = Annotated[int, msgspec.Meta(ge=0, le=1000)]
-
-
-class _Struct(msgspec.Struct, rename="camel", kw_only=True):
-    """Fields that are null or empty have been left out before; all others are not looked at."""
-
-
-class _Variable(_Struct):
-    name: str
-    value: str = ""
+_STRATEGIES = ("Recreate", "RollingUpdate")
+_NOT_NEGATIVE = "must be greater than or equal to 0"
 
 
-class _ClaimOfContainer(_Struct):
-    name: str
-    request: str = ""
-
-
-class _Resources(_Struct):
-    claims: list[_ClaimOfContainer] = []
-
-
-class _Container(_Struct):
-    name: _Name
-    image: str = ""
-    command: list[str] = []
-    args: list[str] = []
-    env: list[_Variable] = []
-    resources: _Resources = msgspec.field(default_factory=_Resources)
-
-
-class _ClaimOfPod(_Struct):
-    name: _Name
-    resource_claim_name: str = ""
-    resource_claim_template_name: str = ""
-
-
-class _PodSpec(_Struct):
-    containers: list[_Container] = []
-    init_containers: list[_Container] = []
-    resource_claims: list[_ClaimOfPod] = []
-    node_selector: dict[str, str] = {}
-    scheduling_gates: list[dict[str, Any]] = []
-    termination_grace_period_seconds: Annotated[int, msgspec.Meta(ge=0)] = 30
-
-
-class _TemplateMetadata(_Struct):
-    labels: dict[str, str] = {}
-    annotations: dict[str, str] = {}
-
-
-class _PodTemplate(_Struct):
-    spec: _PodSpec
-    metadata: _TemplateMetadata = msgspec.field(default_factory=_TemplateMetadata)
-
-
-class _DeploymentSpec(_Struct):
-    template: _PodTemplate
-    replicas: _Count = 1
-
-
-class _JobSpec(_Struct):
-    template: _PodTemplate
-    completions: _Count = 1
-    parallelism: _Count = 1
-    backoff_limit: _Count = 6
-
-
-def validate_pod(new: Any, _old: Any, _version: Any) -> list[str]:
-    """Of a Pod."""
-    return _problems(new, _PodSpec)
-
-
-def validate_deployment(new: Any, _old: Any, _version: Any) -> list[str]:
+def validate_deployment(new: Object, old: Object | None, _version: Version) -> Problems:
     """Of a Deployment."""
-    return _problems(new, _DeploymentSpec)
+    spec = new["spec"]
+    template, selector = spec["template"], spec.get("selector")
+    yield from _counts(spec, ("replicas",))
+    if selector is None:
+        yield required("spec.selector")
+    elif not selector:
+        yield invalid("spec.selector", "{}", "empty selector is invalid for deployment")
+    labels = template["metadata"].get("labels") or {}
+    if selector != {} and not (selector and _selects(selector, labels)):
+        why = "`selector` does not match template `labels`"
+        yield invalid("spec.template.metadata.labels", json.dumps(labels), why)
+    yield from pods.validate_spec(template["spec"], where="spec.template.spec")
+    if (policy := template["spec"].get("restartPolicy")) in set(pods.RESTART_POLICIES) - {"Always"}:
+        yield not_supported("spec.template.spec.restartPolicy", policy, ["Always"])
+    if (strategy := spec["strategy"].get("type")) not in _STRATEGIES:
+        yield not_supported("spec.strategy", strategy, _STRATEGIES)
+    if old is not None and selector != old["spec"].get("selector"):
+        yield immutable("spec.selector", selector)
 
 
-def validate_job(new: Any, _old: Any, _version: Any) -> list[str]:
+def validate_job(new: Object, old: Object | None, _version: Version) -> Problems:
     """Of a Job."""
-    return _problems(new, _JobSpec)
+    spec = new["spec"]
+    yield from _counts(spec, ("parallelism", "completions", "backoffLimit"))
+    pod = spec["template"]["spec"]
+    yield from pods.validate_spec(pod, where="spec.template.spec")
+    if (policy := pod.get("restartPolicy")) == "Always":
+        yield required("spec.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"')
+    elif policy not in pods.RESTART_POLICIES:
+        yield not_supported("spec.template.spec.restartPolicy", policy, ["OnFailure", "Never"])
+    if old is not None:
+        for field in ("template", "selector", "completions"):
+            if spec.get(field) != old["spec"].get(field):
+                yield immutable(f"spec.{field}", spec.get(field))
 
 
-def _problems(new: Any, kind: type[_PodSpec | _DeploymentSpec | _JobSpec]) -> list[str]:
-    try:
-        spec = msgspec.convert(new.get("spec") or {}, kind)
-    except msgspec.ValidationError as error:
-        cause, _, path = str(error).partition(" - at `$")
-        return [f"spec{path.removesuffix('`')}: Invalid value: {cause}"]
-    pod = spec if isinstance(spec, _PodSpec) else spec.template.spec
-    names = [container.name for container in [*pod.init_containers, *pod.containers]]
-    doubled = sorted({name for name in names if names.count(name) > 1})
-    return [f'spec.containers: Duplicate value: "{name}"' for name in doubled]
+def _counts(spec: Mapping[str, Any], fields: tuple[str, ...]) -> Problems:
+    for field in fields:
+        if (count := spec.get(field, 0)) < 0:
+            yield invalid(f"spec.{field}", count, _NOT_NEGATIVE)
+
+
+def _selects(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    if not (selector.get("matchLabels") or {}).items() <= labels.items():
+        return False
+    for term in selector.get("matchExpressions") or []:
+        present, values = term["key"] in labels, term.get("values") or []
+        matches = {
+            "In": labels.get(term["key"]) in values,
+            "NotIn": labels.get(term["key"]) not in values,
+            "Exists": present,
+            "DoesNotExist": not present,
+        }
+        if not matches.get(term["operator"], False):
+            return False
+    return True
