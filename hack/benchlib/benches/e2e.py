@@ -16,6 +16,7 @@ from benchlib.realcluster import BASE_PORT, KUBERNETES_VERSION, deployed
 from benchlib.results import Goal, Measurement, Result
 from benchlib.statistics import summarize
 from clusterlib.errors import ClusterError
+from clusterlib.images import BUSYBOX_IMAGE
 from clusterlib.steps import Step, step
 from tangram import DRIVER_NAME
 from tangram.kube.client import Client
@@ -220,8 +221,10 @@ class _Observer:
 def _pod(name: str, *, node: str) -> dict[str, Any]:
     container = {
         "name": "main",
-        "image": "localhost/pause:1",
+        "image": BUSYBOX_IMAGE,
         "imagePullPolicy": "Never",
+        # Ends as soon as it is told to.
+        "command": ["sh", "-c", "trap exit TERM; sleep 3600 & wait"],
         "resources": {"claims": [{"name": "gpu"}]},
     }
     return {
