@@ -42,6 +42,8 @@ class Tally:
     topics: Counter[str] = field(default_factory=Counter)
     devices: int = 0
     """Answers of which the very devices were compared."""
+    exhausted: list[int] = field(default_factory=list)
+    """Problems that our search gave up where the allocator did not."""
     any_order: int = 0
     """Answers among those of an allocator without a defined order."""
     oracle_ns: int = 0
@@ -53,6 +55,7 @@ class Tally:
         self.topics += other.topics
         self.devices += other.devices
         self.any_order += other.any_order
+        self.exhausted += other.exhausted
         self.oracle_ns += other.oracle_ns
         self.our_ns += other.our_ns
         self.found += other.found
@@ -79,6 +82,9 @@ class Comparison:
             tally.devices += verdict is Verdict.FITS
             text = difference(oracle_node, our_node)
             if not text:
+                continue
+            if our_node["exhausted"]:
+                tally.exhausted.append(number)
                 continue
             found = None
             if not self._is_order(problem, our_node):
@@ -112,7 +118,7 @@ class Comparison:
     ) -> tuple[str, Mapping[str, Any], Mapping[str, Any]] | None:
         """How the two differ at a node, and both answers."""
         for theirs, ours in _pairs(self.ask(problem), engine.answer(problem, self.version)):
-            if ours["node"] == node and (text := difference(theirs, ours)):
+            if ours["node"] == node and not ours["exhausted"] and (text := difference(theirs, ours)):
                 return None if self._is_order(problem, ours) else (text, theirs, ours)
         return None
 

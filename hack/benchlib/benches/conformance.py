@@ -34,7 +34,7 @@ Generated problems, asked of Kubernetes' own allocator and of the engine; [diffe
 tells what is compared. One answer per problem and node. *Devices*: the claims fit, so devices, shares,
 configurations and node selectors were compared. *Order*: the allocator of that version takes pools in no
 defined order, and gives our answer in one of its orders. *Unknown*: the allocator crashed, or needed more
-than 300 ms.
+than 300 ms. *Given up*: the engine's search was ended by its budget, and the allocator's was not.
 """
 
 
@@ -71,12 +71,21 @@ def measure(options: argparse.Namespace) -> Measurement:
     return Measurement(
         variant=version.kubernetes,
         parameters={"cases": options.cases, "seed": options.seed, "module": version.module_version},
-        goals=[Goal(name=f"differences, {version.kubernetes}", value=len(tally.found), limit=0, unit="")],
+        goals=[
+            Goal(name=f"differences, {version.kubernetes}", value=len(tally.found), limit=0, unit=""),
+            Goal(
+                name=f"given up, {version.kubernetes}",
+                value=1000 * len(tally.exhausted) / options.cases,
+                limit=1,
+                unit="of 1000",
+            ),
+        ],
         details={
             "answers": answers,
             "verdicts": {f"{name}": count for name, count in sorted(tally.verdicts.items())},
             "devicesCompared": tally.devices,
             "inAnotherOrder": tally.any_order,
+            "givenUp": sorted(tally.exhausted),
             "topics": dict(sorted(tally.topics.items())),
             "unknown": tally.verdicts[Verdict.UNKNOWN],
         },
@@ -98,6 +107,7 @@ def section(results: Mapping[str, Result]) -> str:
         f"| {name} | {result.parameters['module']} | {result.parameters['cases']:,} | "
         f"{result.details['answers']:,} | {result.details['devicesCompared']:,} | "
         f"{result.details['inAnotherOrder']:,} | {result.details['unknown']:,} | "
+        f"{len(result.details['givenUp']):,} | "
         f"{result.goals[0].value:.0f} |"
         for name, result in sorted(results.items())
     ]
@@ -108,8 +118,8 @@ def section(results: Mapping[str, Result]) -> str:
 
 {prose(_EXPLANATION)}
 
-| Kubernetes | module | problems | answers | devices | order | unknown | differences |
-|---|---|---|---|---|---|---|---|
+| Kubernetes | module | problems | answers | devices | order | unknown | given up | differences |
+|---|---|---|---|---|---|---|---|---|
 {table}
 
 {goals}"""
