@@ -65,7 +65,7 @@ func read(p *problem) (*cluster, error) {
 		switch meta.Kind {
 		case "ResourceSlice":
 			var slice resourceapi.ResourceSlice
-			err = json.Unmarshal(raw, &slice)
+			err = stored(raw, &slice)
 			c.slices = append(c.slices, &slice)
 		case "DeviceClass":
 			var class resourceapi.DeviceClass
@@ -73,7 +73,7 @@ func read(p *problem) (*cluster, error) {
 			c.classes[class.Name] = &class
 		case "ResourceClaim":
 			var claim resourceapi.ResourceClaim
-			err = json.Unmarshal(raw, &claim)
+			err = stored(raw, &claim)
 			setDefaults(&claim)
 			if claim.Status.Allocation != nil {
 				c.held = append(c.held, &claim)
@@ -99,6 +99,21 @@ func read(p *problem) (*cluster, error) {
 		c.nodes = append(c.nodes, node)
 	}
 	return c, nil
+}
+
+// stored reads an object as it comes back from an API server: quantities are canonical, 1.5Gi is 1536Mi. As written,
+// such a quantity is a big decimal, whose copies share memory, and the allocator changes a request by adding to a copy.
+func stored(raw json.RawMessage, object any) error {
+	if err := json.Unmarshal(raw, object); err != nil {
+		return err
+	}
+	canonical, err := json.Marshal(object)
+	if err != nil {
+		return err
+	}
+	fresh := reflect.ValueOf(object).Elem()
+	fresh.SetZero()
+	return json.Unmarshal(canonical, object)
 }
 
 // setDefaults does what the API server does before a claim reaches the scheduler.
