@@ -1,6 +1,6 @@
 """Values that nobody should write, and every place of a type or an object where they may stand."""
 
-import copy
+import json
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -96,8 +96,11 @@ def _paths_of(hint: Any, path: Path) -> Iterator[Path]:
 
 
 def changed(value: Any, path: Path, new: Any) -> Any:
-    """The object with one place replaced; what is missing on the way to it is made."""
-    result = copy.deepcopy(value)
+    """The object with one place replaced; what is missing on the way to it is made.
+
+    The new value is not copied: nobody may change it.
+    """
+    result = json.loads(json.dumps(value))
     holder: dict[str, Any] = {"": result}
     target: Any = holder
     key: str | int = ""
@@ -111,7 +114,7 @@ def changed(value: Any, path: Path, new: Any) -> Any:
         if isinstance(step, str) and step not in inner:
             inner[step] = None
         target, key = inner, step
-    target[key] = copy.deepcopy(new)
+    target[key] = new
     return holder[""]
 
 
