@@ -14,7 +14,6 @@ from tangram.allocation.structured.features import Fault, Gate
 from tangram.allocation.structured.judge import Judge, Refused
 from tangram.allocation.structured.ledger import Ledger
 from tangram.allocation.structured.outcome import Code, FatalError
-from tangram.allocation.structured.quantities import Quantity
 from tangram.allocation.structured.requests import Alternative
 from tangram.allocation.structured.state import Allocated
 
@@ -75,9 +74,7 @@ class Taker:
             groups = joined
             if lack := ledger.charge(position):
                 ledger.leave(position, groups)
-                name = f"{lack.counter_set}/{lack.counter}"
-                text = f"counter {name}: {_number(lack.needed)} needed, {_number(lack.rest)} left"
-                return Refused(Code.COUNTER, text)
+                return Refused(Code.COUNTER, lack)
         taken = Taken(alternative, position, None, pays, groups)
         if refused := self._constrain(taken, device):
             return refused
@@ -102,8 +99,8 @@ class Taker:
                 self.ledger.leave(taken.position, taken.groups)
             return refused
         for index, constraint in enumerate(constraints):
-            text = constraint.add(alternative, device)
-            if not text:
+            clash = constraint.add(alternative, device)
+            if clash is None:
                 continue
             for added in reversed(constraints[:index]):
                 added.remove(alternative)
@@ -113,9 +110,9 @@ class Taker:
             if alternative.everything and self._features.has(Fault.ALL_CONSTRAINED_IS_FATAL):
                 raise FatalError(
                     f"request {alternative.name}: cannot add device {device.id} because a claim constraint "
-                    f"would not be satisfied: {text}"
+                    f"would not be satisfied: {clash}"
                 )
-            return Refused(Code.CONSTRAINT, text)
+            return Refused(Code.CONSTRAINT, clash)
         return None
 
     def _short_at_last(self, alternative: Alternative, position: int, slot: int) -> str:
@@ -159,7 +156,3 @@ class Taker:
     def _held_by(self, position: int) -> str:
         holder = self.ledger.holder[position]
         return f"is held by claim {holder}" if holder else "is given to another request of this decision"
-
-
-def _number(nano: int) -> str:
-    return str(Quantity(nano))

@@ -1,7 +1,7 @@
 """matchAttribute and distinctAttribute while devices are taken and put back."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from tangram.allocation.structured.cluster import Attribute, Device
 from tangram.allocation.structured.features import Fault, Features, Gate
@@ -16,11 +16,26 @@ class Constraint(Protocol):
     attribute: str
 
     def applies(self, alternative: Alternative) -> bool: ...
-    def add(self, alternative: Alternative, device: Device) -> str:
+    def add(self, alternative: Alternative, device: Device) -> "Clash | None":
         """Takes the device in, or says why not."""
         ...
 
     def remove(self, alternative: Alternative) -> None: ...
+
+
+class Clash(NamedTuple):
+    """Why a device cannot be added: it lacks the attribute, or its value does not go with the others'."""
+
+    attribute: str
+    value: Attribute | None = None
+    others: Attribute | None = None
+
+    def __str__(self) -> str:
+        if self.value is None:
+            return f"has no attribute {self.attribute}"
+        if self.others is None:
+            return f"{self.attribute} is {self.value}, as of another device chosen with it"
+        return f"{self.attribute} is {self.value}, but {self.others} of the devices chosen with it"
 
 
 class _Constraint:
@@ -31,18 +46,24 @@ class _Constraint:
         self.attribute = attribute
         self._requests = frozenset(requests)
         self._lists = features.on(Gate.LIST_TYPE_ATTRIBUTES)
+        self._applies: dict[int, bool] = {}
+        self._values: dict[Device, Attribute | None] = {}
 
     def applies(self, alternative: Alternative) -> bool:
         """True if devices of this (sub)request are constrained."""
-        if not self._requests or alternative.request in self._requests:
-            return True
-        return bool(alternative.subrequest) and alternative.name in self._requests
+        known = self._applies.get(alternative.index)
+        if known is None:
+            named = self._requests
+            known = not named or alternative.request in named
+            known = known or (bool(alternative.subrequest) and alternative.name in named)
+            self._applies[alternative.index] = known
+        return known
 
-    def _value(self, device: Device) -> Attribute | str:
-        found = device.attribute(self.attribute)
-        if found is None:
-            return f"has no attribute {self.attribute}"
-        return found
+    def value(self, device: Device) -> Attribute | None:
+        """The attribute of a device."""
+        if device not in self._values:
+            self._values[device] = device.attribute(self.attribute)
+        return self._values[device]
 
 
 class MatchAttribute(_Constraint):
@@ -59,26 +80,26 @@ class MatchAttribute(_Constraint):
         """What the devices so far have in common; None if there is none yet."""
         return self._common[-1] if self._common else None
 
-    def add(self, alternative: Alternative, device: Device) -> str:
+    def add(self, alternative: Alternative, device: Device) -> Clash | None:
         """Takes the device in, or says why not."""
         if not self.applies(alternative):
-            return ""
-        value = self._value(device)
-        if isinstance(value, str):
-            return value
+            return None
+        value = self.value(device)
+        if value is None:
+            return Clash(self.attribute)
         if not self._common:
             self._common.append(value)
             self._narrowed = value
-            return ""
+            return None
         common = self._common[-1]
         if self._keeps_narrowed and self._narrowed is not None:
             common = self._narrowed
         shared = self._shared(common, value)
         if shared is None:
-            return f"{self.attribute} is {value}, but {common} of the devices chosen with it"
+            return Clash(self.attribute, value, common)
         self._common.append(shared)
         self._narrowed = shared
-        return ""
+        return None
 
     def _shared(self, common: Attribute, value: Attribute) -> Attribute | None:
         if common.kind != value.kind:
@@ -90,7 +111,7 @@ class MatchAttribute(_Constraint):
 
     def agrees(self, device: Device, common: Attribute | None) -> bool:
         """True if the device has the attribute, and could be added after devices with `common`."""
-        value = device.attribute(self.attribute)
+        value = self.value(device)
         return value is not None and (common is None or self._shared(common, value) is not None)
 
     def matches(self, common: Attribute, value: Attribute) -> bool:
@@ -124,23 +145,23 @@ class DistinctAttribute(_Constraint):
         """The values of the devices so far."""
         return frozenset(value for value, _ in self._taken)
 
-    def add(self, alternative: Alternative, device: Device) -> str:
+    def add(self, alternative: Alternative, device: Device) -> Clash | None:
         """Takes the device in, or says why not."""
         if not self.applies(alternative):
-            return ""
-        value = self._value(device)
-        if isinstance(value, str):
-            return value
+            return None
+        value = self.value(device)
+        if value is None:
+            return Clash(self.attribute)
         remembered = self._last.values() if self._last_only else self._taken
         if self._taken:
             for other, owner in remembered:
                 if self._same_only and owner is not device:
                     continue
                 if self._collides(other, value):
-                    return f"{self.attribute} is {value}, as of another device chosen with it"
+                    return Clash(self.attribute, value)
         self._taken.append((value, device))
         self._last[alternative.request] = (value, device)
-        return ""
+        return None
 
     def _collides(self, other: Attribute, value: Attribute) -> bool:
         if self._lists:

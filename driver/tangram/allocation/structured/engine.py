@@ -21,12 +21,13 @@ from tangram.allocation.structured.state import Allocated
 from tangram.allocation.structured.view import View
 from tangram.model.kubernetes import ResourceClaim
 
-_PLAIN_STEPS = 128
-"""Devices looked at upstream's way before anything is worked out about the problem."""
+_PLAIN_STEPS = 4_096
+_PLAIN_RETRIES = 16
+"""What is tried upstream's way, devices looked at and put back, before anything is worked out."""
 
 
 _TOO_DEAR = "the selectors cost too much to evaluate on so many different devices"
-_BEST_STEPS = 5_000
+_BEST_STEPS = 1_500
 """After so much, the best solution so far is good enough."""
 
 
@@ -145,7 +146,8 @@ class _Decision:
         """The solution that upstream finds."""
         order = range(len(self._view.places))
         try:
-            return self._search(order, budget=min(_PLAIN_STEPS, self._options.steps))
+            budget = min(_PLAIN_STEPS, self._options.steps)
+            return self._search(order, budget=budget, retries=_PLAIN_RETRIES)
         except Exhausted:
             taker = self._taker()
             if not safe(self._requests, taker):
@@ -153,10 +155,15 @@ class _Decision:
         return self._search(order, budget=self._options.steps, pruning=Pruning(self._requests, taker, order))
 
     def _search(
-        self, order: Sequence[int], *, budget: int, pruning: Pruning | None = None
+        self,
+        order: Sequence[int],
+        *,
+        budget: int,
+        retries: int = 1 << 62,
+        pruning: Pruning | None = None,
     ) -> Solution | None:
         """The first solution in this order."""
-        search = Search(self._requests, self._taker(), order=order, budget=budget)
+        search = Search(self._requests, self._taker(), order=order, budget=budget, retries=retries)
         found: list[Solution] = []
 
         def first(solution: Solution) -> bool:

@@ -5,7 +5,7 @@ anybody, and one loop decides for all. The cost is counted in CEL's units, witho
 the same decision always ends at the same place.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from tangram.allocation.structured.capacity import Demand, demand
@@ -21,10 +21,14 @@ OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
 
 
 class Refused(NamedTuple):
-    """Why a device cannot be taken now."""
+    """Why a device cannot be taken now. `what` is put into words only when somebody reads it."""
 
     code: Code
-    text: str
+    what: object
+
+    @property
+    def text(self) -> str:
+        return str(self.what)
 
 
 class TooDear(Exception):  # noqa: N818 - an outcome that crosses frames, as search.Exhausted
@@ -38,7 +42,7 @@ class Judge:
         self.view = view
         self._features: Features = view.features
         self._units_left = units
-        self._paid: set[Hashable] = set()
+        self._paid: set[int] = set()
         self._known: dict[tuple[int, int], Refused | None] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
         self._consumable = view.features.on(Gate.CONSUMABLE_CAPACITY)

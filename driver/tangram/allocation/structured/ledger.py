@@ -10,6 +10,7 @@ from tangram.allocation.structured.capacity import Demand
 from tangram.allocation.structured.cluster import Device, DeviceId, Slice
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.pools import Pool
+from tangram.allocation.structured.quantities import Quantity
 from tangram.allocation.structured.state import Allocated
 from tangram.allocation.structured.view import Place, View
 
@@ -24,6 +25,10 @@ class Lack(NamedTuple):
     counter: str
     needed: int
     rest: int
+
+    def __str__(self) -> str:
+        name = f"{self.counter_set}/{self.counter}"
+        return f"counter {name}: {Quantity(self.needed)} needed, {Quantity(self.rest)} left"
 
 
 class _Account:

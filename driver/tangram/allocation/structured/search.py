@@ -15,6 +15,7 @@ from tangram.allocation.structured.features import Fault
 from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
 
+_ANY_NUMBER = 1 << 62
 _LONG_STEPS = 1_000
 """After so many it pays to count again after every device."""
 _STEPS_PER_SOLUTION = 8
@@ -86,10 +87,19 @@ class _Frame:
 
 
 class Search:
-    """One decision. `order`: positions of the view as they are tried. `steps` counts devices looked at."""
+    """One decision. `order`: positions of the view as they are tried. `steps` counts devices looked at.
+
+    It ends when `budget` steps are used up, or when devices were put back `retries` times.
+    """
 
     def __init__(
-        self, requests: Sequence[Request], taker: Taker, *, order: Sequence[int], budget: int
+        self,
+        requests: Sequence[Request],
+        taker: Taker,
+        *,
+        order: Sequence[int],
+        budget: int,
+        retries: int = _ANY_NUMBER,
     ) -> None:
         features = taker.view.features
         self._requests = requests
@@ -103,6 +113,7 @@ class Search:
         self._chosen = [0] * len(requests)
         self._too_many_in = 0
         self._pruning: Pruning | None = None
+        self._retries = retries
         self.steps = 0
         self.solutions = 0
 
@@ -206,6 +217,9 @@ class Search:
         if frame.holds:
             self._taker.put_back()
             frame.holds = False
+            self._retries -= 1
+            if self._retries < 0:
+                raise Exhausted
         item = request.alternatives[frame.alternative]
         if failure is _Failure.TOO_MANY or item.everything:
             self._stack.pop()

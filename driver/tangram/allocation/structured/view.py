@@ -29,8 +29,8 @@ _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
 
-Bill = tuple[tuple[Hashable, int], ...]
-"""Answers of selectors, each by what tells it from others, and their prices in CEL's units."""
+Bill = tuple[tuple[int, int], ...]
+"""Answers of selectors, each by a number that tells it from others, and their prices in CEL's units."""
 
 
 class Verdict(NamedTuple):
@@ -75,6 +75,11 @@ class View:
             place.device.id: index for index, place in enumerate(self.places) if place.device is not None
         }
         self._known: dict[Hashable, Matches] = {}
+        self._numbers: dict[Hashable, int] = {}
+
+    def number(self, item: Hashable) -> int:
+        """A small number that is equal for equal items only."""
+        return self._numbers.setdefault(item, len(self._numbers))
 
     def device(self, position: int) -> Device:
         """The device at a place that is no poison."""
@@ -124,7 +129,7 @@ class Matches:
             return refused
         bill: list[tuple[Hashable, int]] = []
         refused = self._selectors(device, bill)
-        self._bills[position] = tuple(bill)
+        self._bills[position] = tuple([(self._view.number(item), cost) for item, cost in bill])
         if refused:
             return refused
         if place.slice.per_device:
