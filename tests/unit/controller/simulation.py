@@ -5,16 +5,15 @@ a scheduler that binds and vetoes, users who delete and create, and the allocati
 import asyncio
 import contextlib
 import json
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
 from tests.fleet import claim, device_class, kube_node, machine, pod, slices
+from tests.unit.controller.simulated_api import KINDS, Api, Json, allocation_of, node_of
 
-from tangram import DRIVER_NAME
 from tangram.allocation import Settings, Statistics
-from tangram.base.errors import ConflictError, NotFoundError, ServerError, TangramError, UnreachableError
+from tangram.base.errors import ConflictError, NotFoundError
 from tangram.controller.claims import decode_class
 from tangram.controller.decide import Action, Placed, decide
 from tangram.controller.exclusions import Exclusions
@@ -30,11 +29,9 @@ from tangram.kube.client import decode
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.objects import ResourceClaim
 from tangram.kube.reflector import Change
-from tangram.kube.resources import Resource
 from tangram.kube.workqueue import WorkQueue
 from tangram.testing.clock import FakeClock
 
-KINDS = ("ResourceSlice", "DeviceClass", "Node", "ResourceClaim", "Pod")
 _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "ResourceSlice": decode_slice,
     "DeviceClass": decode_class,
@@ -42,7 +39,6 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "Pod": decode_pod,
     "ResourceClaim": lambda raw: decode(raw, ResourceClaim),
 }
-Json = dict[str, Any]
 GPUS = machine(count=3, switch_links=12)
 FAULTS = ("", "lost", "dropped", "late", "slow", "slow-lost", "slow-answer", "slow-late", "failing")
 
@@ -55,133 +51,12 @@ class UnderWay(NamedTuple):
     since_s: float
 
 
-class Api:
-    """Objects and their history. `faults` are the fates of the next writes; "" once they are used up."""
-
-    def __init__(self) -> None:
-        self.objects: dict[tuple[str, ObjectKey], Json] = {}
-        self.events: dict[str, deque[tuple[ObjectKey, bytes | None]]] = {kind: deque() for kind in KINDS}
-        self.faults: deque[str] = deque()
-        self.slow: deque[asyncio.Future[None]] = deque()
-        self.late: deque[Callable[[], object]] = deque()
-        self.broken: dict[str, TangramError] = {}
-        self.writes = 0
-        self._version = 0
-        self._uid = 0
-
-    def create(self, item: Json) -> None:
-        self._uid += 1
-        item["metadata"]["uid"] = f"uid-{self._uid}"
-        self.store(item)
-
-    def store(self, item: Json) -> None:
-        self._version += 1
-        item["metadata"]["resourceVersion"] = str(self._version)
-        key = ObjectKey(item["metadata"].get("namespace", ""), item["metadata"]["name"])
-        self.objects[item["kind"], key] = item
-        self.events[item["kind"]].append((key, json.dumps(item).encode()))
-        self._check()
-
-    def delete(self, kind: str, name: str) -> None:
-        key = ObjectKey("default", name)
-        if self.objects.pop((kind, key), None) is not None:
-            self._version += 1
-            self.events[kind].append((key, None))
-
-    def find(self, kind: str, name: str) -> Json | None:
-        return self.objects.get((kind, ObjectKey("default", name)))
-
-    def all(self, kind: str) -> list[Json]:
-        return [item for (k, _), item in sorted(self.objects.items()) if k == kind]
-
-    async def get(self, resource: Resource, *, name: str, namespace: str = "") -> bytes:
-        await asyncio.sleep(0)
-        if self.faults and self.faults.popleft() in ("lost", "dropped", "late"):
-            raise UnreachableError("gone")
-        item = self.find(resource.kind, name)
-        if item is None:
-            raise NotFoundError("not there", status=404)
-        return json.dumps(item).encode()
-
-    async def patch(
-        self,
-        resource: Resource,
-        patch: Mapping[str, Any],
-        *,
-        name: str,
-        namespace: str = "",
-        subresource: str = "",
-    ) -> bytes:
-        fault = self.faults.popleft() if self.faults else ""
-        self.writes += 1
-        await asyncio.sleep(0)
-        if fault in ("slow", "slow-lost", "slow-late"):
-            await self._hold()
-        if fault == "dropped":
-            raise UnreachableError("no connection")
-        if name in self.broken:
-            raise self.broken[name]
-        if fault == "failing":
-            raise ServerError("out of order", status=500)
-        if fault.endswith("late"):
-            self.late.append(lambda: self._apply(resource.kind, name, patch))
-            raise UnreachableError("no answer yet")
-        answer = self._apply(resource.kind, name, patch)
-        if fault == "slow-answer":
-            await self._hold()
-        if fault.endswith("lost"):
-            raise UnreachableError("the answer was lost")
-        return answer
-
-    async def _hold(self) -> None:
-        future = asyncio.get_running_loop().create_future()
-        self.slow.append(future)
-        await future
-
-    def _apply(self, kind: str, name: str, patch: Mapping[str, Any]) -> bytes:
-        item = self.find(kind, name)
-        if item is None:
-            raise NotFoundError("not there", status=404)
-        if item["metadata"]["resourceVersion"] != patch["metadata"]["resourceVersion"]:
-            raise ConflictError("changed", status=409)
-        item = json.loads(json.dumps(item))
-        if "finalizers" in patch["metadata"]:
-            item["metadata"]["finalizers"] = patch["metadata"]["finalizers"]
-        status = {**(item.get("status") or {}), **patch.get("status", {})}
-        item["status"] = {field: value for field, value in status.items() if value is not None}
-        self.store(item)
-        return json.dumps(item).encode()
-
-    def _check(self) -> None:
-        """The rule above all others."""
-        taken: dict[tuple[str, str], str] = {}
-        for item in self.all("ResourceClaim"):
-            for result in devices_of(item):
-                assert result not in taken, f"{result} in {taken[result]} and {item['metadata']['name']}"
-                taken[result] = item["metadata"]["name"]
-
-
 @contextlib.contextmanager
 def seldom_swept() -> Iterator[None]:
     """Unused claims are looked for every half minute, so that hours pass in less time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tangram.controller.freeing._PERIOD_S", 30.0)
         yield
-
-
-def allocation_of(item: Json) -> Json:
-    found: Json = (item.get("status") or {}).get("allocation") or {}
-    return found
-
-
-def devices_of(item: Json) -> list[tuple[str, str]]:
-    results = allocation_of(item).get("devices", {}).get("results", [])
-    return [(result["pool"], result["device"]) for result in results]
-
-
-def node_of(item: Json) -> str:
-    (devices,) = {pool for pool, _ in devices_of(item)} or {""}
-    return devices.removeprefix(f"{DRIVER_NAME}/")
 
 
 class Simulation:

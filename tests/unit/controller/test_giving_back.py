@@ -5,15 +5,8 @@ import asyncio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.controller.simulation import (
-    FAULTS,
-    Json,
-    Simulation,
-    allocation_of,
-    devices_of,
-    node_of,
-    seldom_swept,
-)
+from tests.unit.controller.simulated_api import Json, allocation_of, devices_of, node_of
+from tests.unit.controller.simulation import FAULTS, Simulation, seldom_swept
 from tests.unit.controller.test_interleavings import Step, check_end
 
 from tangram.controller.returned import BINDING_S

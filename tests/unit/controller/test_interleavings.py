@@ -5,7 +5,8 @@ import asyncio
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from tests.unit.controller.simulation import Simulation, devices_of, seldom_swept, waiting_pods
+from tests.unit.controller.simulated_api import devices_of
+from tests.unit.controller.simulation import Simulation, seldom_swept, waiting_pods
 
 from tangram.base.errors import ForbiddenError, ServerError
 from tangram.controller.decide import Allocate, Free
