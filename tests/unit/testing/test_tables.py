@@ -38,6 +38,30 @@ def test_pods(status: dict[str, Any], shown: str) -> None:
     }  # fmt: skip
 
 
+def container(restarts: int = 0, **state: Any) -> dict[str, Any]:
+    return {"ready": "running" in state, "restartCount": restarts, "state": state}
+
+
+ENDED = container(terminated={"exitCode": 0, "reason": "Completed"})
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "shown", "restarts"),
+    [
+        ([], [container(3, waiting={"reason": "CrashLoopBackOff"})], "CrashLoopBackOff", "3"),
+        ([], [container(running={}), container(terminated={"exitCode": 7, "reason": "Error"})], "Error", "0"),
+        ([ENDED], [container(1, running={})], "Running", "1"),
+        ([ENDED, container(running={})], [container(waiting={"reason": "PodInitializing"})], "Init:1/2", "0"),
+        ([container(2, waiting={"reason": "CrashLoopBackOff"})], [], "Init:CrashLoopBackOff", "2"),
+    ],
+)
+def test_containers_are_told_of(init: Any, main: Any, shown: str, restarts: str) -> None:
+    phase = "Running" if not init or init == [ENDED] else "Pending"
+    status = {"phase": phase, "initContainerStatuses": init, "containerStatuses": main}
+    found = row(PODS, spec={"nodeName": "n"}, status=status)
+    assert (found["Status"], found["Restarts"]) == (shown, restarts)
+
+
 def test_absent_fields() -> None:
     assert row(PODS)["Ready"] == "0/0"
     assert row(RESOURCE_CLAIMS)["State"] == "pending"

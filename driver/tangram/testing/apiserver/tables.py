@@ -102,12 +102,40 @@ def _pod_ready(pod: Object) -> str:
 
 
 def _pod_status(pod: Object) -> str:
+    """As kubectl has it: of what is wrong, else of the containers, else of the pod."""
+    status = _status(pod)
     if "deletionTimestamp" in pod["metadata"]:
         return "Terminating"
-    phase = _status(pod).get("phase", "Unknown")
+    if reason := status.get("reason"):
+        return str(reason)
+    phase = status.get("phase", "Unknown")
+    init = status.get("initContainerStatuses") or []
+    done = sum(
+        "terminated" in _state(each) and not _state(each)["terminated"].get("exitCode") for each in init
+    )
+    if done < len(init):
+        return f"Init:{_reason(init[done]) or f'{done}/{len(init)}'}"
+    reasons = [_reason(each) for each in status.get("containerStatuses") or []]
     if phase == "Pending" and _spec(pod).get("nodeName"):
         return "ContainerCreating"
-    return "Completed" if phase == "Succeeded" else str(_status(pod).get("reason") or phase)
+    return next(filter(None, reasons), "Completed" if phase == "Succeeded" else str(phase))
+
+
+def _state(container: Object) -> Object:
+    return container.get("state") or {}
+
+
+def _reason(container: Object) -> str:
+    """Why it does not run; empty if it does, or is about to."""
+    state = _state(container)
+    reason = str((state.get("waiting") or state.get("terminated") or {}).get("reason") or "")
+    return "" if reason == "PodInitializing" else reason
+
+
+def _restarts(pod: Object) -> str:
+    status = _status(pod)
+    kinds = ("initContainerStatuses", "containerStatuses")
+    return str(sum(each.get("restartCount", 0) for kind in kinds for each in status.get(kind) or []))
 
 
 def _claim_state(claim: Object) -> str:
@@ -136,7 +164,7 @@ _COLUMNS: dict[Resource, tuple[_Column, ...]] = {
     PODS: (
         _Column("Ready", _pod_ready),
         _Column("Status", _pod_status),
-        _Column("Restarts", lambda _: "0"),
+        _Column("Restarts", _restarts),
         _Column("Node", lambda pod: _spec(pod).get("nodeName") or "<none>", 1),
     ),
     RESOURCE_CLAIMS: (_Column("State", _claim_state),),
