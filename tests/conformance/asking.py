@@ -1,6 +1,7 @@
 """Asks an API server the questions, and writes its answers in a form that does not depend on the moment."""
 
 import asyncio
+import io
 import json
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -67,7 +68,7 @@ class Asker:
         if data is not None:
             headers["content-type"] = step.type or _MEDIA_TYPES.get(step.method, "application/json")
         request = session.request(
-            step.method, target, data=None if data is None else data.encode(), headers=headers
+            step.method, target, data=None if data is None else io.BytesIO(data.encode()), headers=headers
         )
         watching = "watch" in target
         async with request as response:

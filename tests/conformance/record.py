@@ -84,7 +84,7 @@ def main() -> None:
         RECORDINGS.mkdir(exist_ok=True)
         path_of(arguments.version).write_text(dump(arguments.version, answers))
         if arguments.version == VERSION:
-            schema.write(server)
+            schema.PATH.write_text(schema.read(server))
 
 
 if __name__ == "__main__":

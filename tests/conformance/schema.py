@@ -25,8 +25,8 @@ _FORMS = {
 _EXTRA = ("Binding", "Scale", "DeleteOptions")
 
 
-def write(server: RealServer) -> None:
-    """Writes `schema.json` anew."""
+def read(server: RealServer) -> str:
+    """What `schema.json` holds."""
     documents: dict[str, Any] = {}
     for version in sorted({resource.api_version for resource in RESOURCES} | {"autoscaling/v1"}):
         prefix = f"apis/{version}" if "/" in version else f"api/{version}"
@@ -35,10 +35,10 @@ def write(server: RealServer) -> None:
         )
         with urllib.request.urlopen(request, context=server.tls, timeout=60) as response:
             documents |= json.load(response)["components"]["schemas"]
-    PATH.write_text(dump(types(documents)))
+    return _dump(types(documents))
 
 
-def dump(found: Mapping[str, Any]) -> str:
+def _dump(found: Mapping[str, Any]) -> str:
     """One type a line."""
     body = ",\n".join(
         f"{json.dumps(name)}: {json.dumps(fields, sort_keys=True)}" for name, fields in sorted(found.items())

@@ -36,10 +36,11 @@ _MAX_BODY_BYTES = 3 * 2**20
 class FakeApiServer:
     """Serves the resources of `catalog.RESOURCES` as a real API server does, as far as Tangram can notice.
 
-    Real: resourceVersions, preconditions, 409/410/422 and their texts, paging, watches with bookmarks,
-    selectors, the status subresource, generateName, finalizers, owner references, the rules of claims and
-    slices, fields dropped by feature gates (`version`, or `features` instead of its defaults). Not there:
-    authentication, admission, server-side apply, deletecollection, other controllers.
+    Real: resourceVersions, preconditions, refusals with their causes, paging, watches with bookmarks,
+    selectors, subresources, patches and server-side apply, finalizers, owner references, the types and rules
+    of all that it serves, fields dropped by feature gates (`version`, or `features` instead of its
+    defaults). Not there: authentication, most of admission, other controllers. What it answers is compared
+    with a recording of a real one (tests/conformance).
 
     `async with FakeApiServer() as server`: then `server.url`, or `Client.connect(kubeconfig=
     server.kubeconfig(path), …)`. The direct methods (`create`, `patch` …) go the way of a request, without

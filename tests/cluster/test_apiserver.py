@@ -1,0 +1,35 @@
+"""A real API server, started for this test alone, still answers as it did when it was recorded."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+from tests.conformance import realserver, schema
+from tests.conformance.compare import differences
+from tests.conformance.questions import load
+from tests.conformance.record import VERSION, ask_all, recorded
+
+pytestmark = pytest.mark.cluster
+
+# Beside the ports of the cluster that the other tests here use.
+_OFFSET = 50
+
+
+def test_real_api_server_answers_as_recorded(tmp_path: Path) -> None:
+    version = os.environ.get("TANGRAM_CLUSTER_VERSION", VERSION)
+    if version != VERSION:
+        pytest.skip(f"the answers of {VERSION} are recorded, not those of {version}")
+    base_port = int(os.environ.get("TANGRAM_CLUSTER_BASE_PORT", "17400")) + _OFFSET
+    with realserver.running(version, base_port=base_port, directory=tmp_path) as server:
+        given = asyncio.run(ask_all(server, load()))
+        assert schema.read(server) == schema.PATH.read_text()
+    wanted = recorded(version)
+    assert given.keys() == wanted.keys()
+    found = [
+        f"{name} {step}: {'; '.join(different)}"
+        for name, answers in given.items()
+        for step, pair in enumerate(zip(answers, wanted[name], strict=True))
+        if (different := differences(*pair))
+    ]
+    assert not found, "\n".join(found)
