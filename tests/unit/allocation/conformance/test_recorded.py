@@ -64,4 +64,4 @@ def test_enough_is_recorded(version: Version) -> None:
 
 
 def test_the_oldest_the_default_and_the_newest_version_are_recorded() -> None:
-    assert {"1.36", "1.37"} <= {version.kubernetes for version in RECORDED}
+    assert {"1.34", "1.36", "1.37"} <= {version.kubernetes for version in RECORDED}
