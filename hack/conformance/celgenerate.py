@@ -286,7 +286,7 @@ class Generator:
     def _macro(self, kind: Type, depth: int, scope: Scope) -> str:
         ways: list[Callable[[Type, int, Scope], str]] = [self._bind]
         if kind == BOOL:
-            ways += [self._quantifier, self._quantifier, self._quantifier_two, self._has]
+            ways += [self._quantifier, self._quantifier, self._quantifier_two, self._has, self._nest]
         if kind.kind is Kind.LIST:
             ways += [self._map, self._filter, self._transform_list, self._sort_by]
         if kind.kind is Kind.MAP:
@@ -357,6 +357,27 @@ class Generator:
         name, value = self._name(), self._random.choice(_SCALARS[:8])
         body = self._of(kind, depth - 1, {**scope, name: value})
         return f"cel.bind({name}, {self._of(value, depth - 1, scope)}, {body})"
+
+    def _nest(self, _: Type, depth: int, scope: Scope) -> str:
+        """Bindings and loops within each other: what is bound is evaluated where it is first used."""
+        known, opened = ["1", *(name for name, kind in scope.items() if kind == INT)], []
+        for name in "abcd"[: self._random.randint(2, 4)]:
+            start = self._sum(known)
+            opened.append(self._random.choice((f"cel.bind({name}, {start}, ", f"[{start}, 2].all({name}, ")))
+            known.append(name)
+        body = self._of(BOOL, depth - 2, scope) if self._chance(0.1) else f"{known[-1]} < 3"
+        return f"{''.join(opened)}{self._sum(known)} <= {self._sum(known)} || {body}{')' * len(opened)}"
+
+    def _sum(self, known: Sequence[str]) -> str:
+        one, other = self._random.choice(known), self._random.choice(known)
+        return self._random.choice(
+            (
+                one,
+                f"{one} + {other}",
+                f"[{one}, {other}].map(e, e + {other})[0]",
+                f"[[{one}].map(e, e)][0][0]",
+            )
+        )
 
     def _opt_map(self, kind: Type, depth: int, scope: Scope) -> str:
         name, item = self._name(), self._random.choice(_SCALARS[:8])

@@ -64,7 +64,7 @@ Slots = Mapping[str, _Variable]
 
 
 class Planner:
-    """Plans one tree. Afterwards `slots` is how many variables are bound at one time."""
+    """Plans one tree. Afterwards `slots` is how many variables its macros bind."""
 
     def __init__(self, checked: Checked, text: str, *, old_optionals: bool) -> None:
         self._checked = checked
@@ -251,28 +251,28 @@ class Planner:
         entries = [(key.closure(), value.closure()) for key, value in zip(keys, values, strict=True)]
         return _Plan(run=evaluation.make_map(entries, node.optional))
 
-    def _new_slot(self, scope: Slots) -> int:
-        # Not len(scope): a shadowed variable keeps its slot, because its own macro still turns.
-        slot = max((variable.slot for variable in scope.values()), default=-1) + 1
-        self.slots = max(self.slots, slot + 1)
-        return slot
+    def _new_slot(self) -> int:
+        # One of its own for each variable: what `cel.bind()` binds is evaluated where it is first used, among
+        # the variables of inner macros.
+        self.slots += 1
+        return self.slots - 1
 
     def _bind(self, node: Comprehension, scope: Slots) -> _Plan:
-        slot = self._new_slot(scope)
-        start = self._run(node.start, _reserved(scope, slot))
+        slot = self._new_slot()
+        start = self._run(node.start, scope)
         inner = {**scope, node.accumulator: _Variable(slot, start=start)}
         return _Plan(run=folds.bind(slot, self._run(node.result, inner)))
 
     def _loop(self, node: Comprehension, scope: Slots) -> _Plan:
         items = self._run(node.items, scope)
         start = self._plan(node.start, scope)
-        accumulator = self._new_slot(scope)
+        accumulator = self._new_slot()
         outer = {**scope, node.accumulator: _Variable(accumulator, accumulates=True)}
-        first = self._new_slot(outer)
+        first = self._new_slot()
         inner = {**outer, node.variable: _Variable(first)}
         second = None
         if node.second:
-            second = self._new_slot(inner)
+            second = self._new_slot()
             inner[node.second] = _Variable(second)
         condition = self._plan(node.condition, inner)
         return _Plan(
@@ -287,11 +287,6 @@ class Planner:
                 result=self._run(node.result, outer),
             )
         )
-
-
-def _reserved(scope: Slots, slot: int) -> Slots:
-    """A scope in which a slot is taken under a name that cannot be written."""
-    return {**scope, "@reserved": _Variable(slot)}
 
 
 _VARIADIC = frozenset({"format"})

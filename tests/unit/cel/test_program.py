@@ -155,3 +155,30 @@ class TestAnswers:
         program = compile_expression(expand("@.index >= 0"))
         assert all(program.answer(device(index=i))[1].result is True for i in range(5000))
         assert len(program._answers) <= 1024
+
+
+@pytest.mark.parametrize(
+    ("text", "cost"),
+    [
+        ('cel.bind(s, ["ab"].map(a, a + a)[0], cel.bind(t, s + "a", cel.bind(u, s + "a", t == u)))', 25),
+        ("cel.bind(x, 1, cel.bind(s, x, cel.bind(x, 2, s == 1 && x == 2)))", 5),
+        (
+            (
+                "cel.bind(s, [1, 2].map(a, a + 1), [5, 6].all(b, cel.bind(t, [b].map(c, c + s[0]),"
+                " [7].exists(d, t[0] == b + 2 && d == 7 && s == [2, 3]))))"
+            ),
+            120,
+        ),
+        (
+            (
+                "[1, 2].all(a, cel.bind(s, [a].map(b, b * 2)[0],"
+                " [10].all(c, [20].all(d, s == a * 2 && d == 20 && c == 10))))"
+            ),
+            95,
+        ),
+    ],
+)
+def test_a_binding_is_evaluated_where_it_is_first_used(text: str, cost: int) -> None:
+    """Its macros must not disturb the variables of the macros inside which that is."""
+    _, answer = compile_expression(text).answer(DEVICE)
+    assert (answer.result, answer.cost) == (True, cost)
