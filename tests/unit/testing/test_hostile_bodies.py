@@ -4,12 +4,12 @@ import contextlib
 import copy
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.conformance.questions import load
 
 from tangram.base.errors import ApiError
-from tangram.testing.apiserver import RESOURCES, FakeApiServer
+from tangram.testing.apiserver import JOBS, NAMESPACES, RESOURCES, FakeApiServer
 from tangram.testing.apiserver.patches import strategic_patch
 
 BY_PLURAL = {resource.plural: resource for resource in RESOURCES}
@@ -51,6 +51,8 @@ def mutated(draw: st.DrawFn) -> tuple[Any, dict[str, Any]]:
 
 @given(mutated())
 @settings(max_examples=300)
+@example((JOBS, {"metadata": None, "spec": {"template": {"spec": {"containers": [{"name": "c"}]}}}}))
+@example((NAMESPACES, {"metadata": None}))
 def test_bodies(written: tuple[Any, dict[str, Any]]) -> None:
     resource, body = written
     server = FakeApiServer()

@@ -81,9 +81,9 @@ def job(obj: Object) -> None:
     if "selector" not in spec and "uid" in meta:
         prefixed = {
             "batch.kubernetes.io/controller-uid": meta["uid"],
-            "batch.kubernetes.io/job-name": meta["name"],
+            "batch.kubernetes.io/job-name": meta.get("name", ""),
         }
-        labels = prefixed | {"controller-uid": meta["uid"], "job-name": meta["name"]}
+        labels = prefixed | {"controller-uid": meta["uid"], "job-name": meta.get("name", "")}
         spec["selector"] = {"matchLabels": {"batch.kubernetes.io/controller-uid": meta["uid"]}}
         template = spec["template"]["metadata"]
         template["labels"] = {**(template.get("labels") or {}), **labels}

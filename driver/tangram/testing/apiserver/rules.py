@@ -73,7 +73,7 @@ def apply_defaults(resource: Resource, obj: Object, *, now: str) -> None:
         _node_defaults(obj)
     elif resource == NAMESPACES:
         labels = obj["metadata"].get("labels") or {}
-        obj["metadata"]["labels"] = {**labels, "kubernetes.io/metadata.name": obj["metadata"]["name"]}
+        obj["metadata"]["labels"] = {**labels, "kubernetes.io/metadata.name": obj["metadata"].get("name", "")}
         obj.setdefault("status", {}).setdefault("phase", "Active")
 
 
