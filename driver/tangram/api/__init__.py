@@ -1,7 +1,7 @@
 """GPUClaimParameters: strict decoding, defaults and validation in one place."""
 
 from tangram.api.demand import Demand, DeviceFacts, GpuType, Sharing
-from tangram.api.lowering import lower
+from tangram.api.lowering import demand_of, linked_count, lower
 from tangram.api.parameters import GPUClaimParameters, MpsParameters, decode_parameters, merge
 
 __all__ = [
@@ -12,6 +12,8 @@ __all__ = [
     "MpsParameters",
     "Sharing",
     "decode_parameters",
+    "demand_of",
+    "linked_count",
     "lower",
     "merge",
 ]

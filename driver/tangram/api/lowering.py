@@ -1,14 +1,15 @@
 """GPUClaimParameters → Demand: defaults, rules across fields, and what this version does not do yet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
 from typing import TypeVar
 
 from msgspec import UNSET, UnsetType
 
 from tangram import DRIVER_NAME
 from tangram.api.demand import Demand, GpuType, Sharing
-from tangram.api.parameters import GPUClaimParameters
+from tangram.api.parameters import GPUClaimParameters, decode_parameters, merge
 from tangram.base.errors import InvalidObjectError
+from tangram.model.kubernetes import DeviceConfiguration
 
 CLASS_SHARING: dict[str, Sharing] = {
     DRIVER_NAME: "exclusive",
@@ -20,6 +21,54 @@ CLASS_SHARING: dict[str, Sharing] = {
 
 T = TypeVar("T")
 _Invalid = Callable[..., InvalidObjectError]
+
+
+def demand_of(
+    names: Collection[str],
+    *,
+    class_name: str,
+    class_config: Sequence[DeviceConfiguration],
+    claim_name: str,
+    claim_config: Sequence[DeviceConfiguration],
+) -> Demand | None:
+    """The demand of a request, from the configuration of its class, overridden by that of the claim.
+
+    `names`: what entries of the claim call the request, `name` and perhaps `name/subrequest`; `claim_name`
+    is `namespace/name`. None where no entry has parameters of our driver. Raises InvalidObjectError.
+    """
+    found: list[GPUClaimParameters] = []
+    for owner, prefix, entries in (
+        (f"DeviceClass {class_name}", "spec.config", class_config),
+        (f"ResourceClaim {claim_name}", "spec.devices.config", claim_config),
+    ):
+        for index, entry in enumerate(entries):
+            if entry.opaque is None or entry.opaque.driver != DRIVER_NAME:
+                continue
+            if entry.requests and not set(names) & set(entry.requests):
+                continue
+            field = f"{prefix}[{index}].opaque.parameters"
+            parameters = bytes(entry.opaque.parameters)
+            found.append(decode_parameters(parameters, object_name=owner, field=field))
+    if not found:
+        return None
+    return lower(merge(*found), class_name=class_name, object_name=f"ResourceClaim {claim_name}")
+
+
+def linked_count(demand: Demand | None, count: int, *, object_name: str, field: str) -> int:
+    """How many devices a request for `count` gets: a whole number of linked sets, at least one.
+
+    Raises InvalidObjectError where linked sets do not add up to the count.
+    """
+    linked = demand.linked_set_size if demand else 1
+    count = max(count, linked)
+    if count % linked:
+        raise InvalidObjectError(
+            f"is {count}, which sets of {linked} linked GPUs (nvLinkPeers) do not add up to",
+            object_name=object_name,
+            field=field,
+            next_step=f"ask for a multiple of {linked}",
+        )
+    return count
 
 
 def lower(parameters: GPUClaimParameters, *, class_name: str, object_name: str) -> Demand:

@@ -12,7 +12,7 @@ import msgspec
 
 from tangram import DRIVER_NAME
 from tangram.allocation import ClaimAllocation, ClaimKey, ClaimRequest, DeviceRequest, MatchAttribute
-from tangram.api import Demand, GPUClaimParameters, decode_parameters, lower, merge
+from tangram.api import demand_of, linked_count
 from tangram.base.errors import CelError, InvalidObjectError, UsageError
 from tangram.cel import Program, compile_expression
 from tangram.kube.client import decode
@@ -174,16 +174,15 @@ def _lower_request(
         object_name=f"ResourceClaim {claim.metadata.namespace}/{claim.metadata.name}",
         field=f"{field}.exactly.selectors",
     )
-    demand = _demand(claim, request.name, device_class)
-    linked = demand.linked_set_size if demand else 1
-    count = max(count, linked)
-    if count % max(linked, 1):
-        raise _invalid(
-            claim,
-            f"{field}.exactly.count",
-            f"is {count}, which sets of {linked} linked GPUs (nvLinkPeers) do not add up to",
-            f"ask for a multiple of {linked}",
-        )
+    owner = f"{claim.metadata.namespace}/{claim.metadata.name}"
+    demand = demand_of(
+        (request.name,),
+        class_name=device_class.name,
+        class_config=device_class.config,
+        claim_name=owner,
+        claim_config=claim.spec.devices.config or (),
+    )
+    count = linked_count(demand, count, object_name=f"ResourceClaim {owner}", field=f"{field}.exactly.count")
     return DeviceRequest(
         name=request.name,
         count=count,
@@ -191,7 +190,7 @@ def _lower_request(
         class_selectors=device_class.selectors,
         selectors=selectors,
         demand=demand,
-        linked_set_size=linked,
+        linked_set_size=demand.linked_set_size if demand else 1,
     )
 
 
@@ -238,31 +237,6 @@ def _compile(
                 str(error), object_name=object_name, field=f"{where}.cel.expression"
             ) from error
     return tuple(programs)
-
-
-def _demand(claim: ResourceClaim, request: str, device_class: ClassRecord) -> Demand | None:
-    """The merged GPUClaimParameters of a request: the class's first, overridden by the claim's."""
-    found: list[GPUClaimParameters] = []
-    claim_name = f"ResourceClaim {claim.metadata.namespace}/{claim.metadata.name}"
-    for owner, prefix, entries in (
-        (f"DeviceClass {device_class.name}", "spec.config", device_class.config),
-        (claim_name, "spec.devices.config", claim.spec.devices.config or ()),
-    ):
-        for index, entry in enumerate(entries):
-            if entry.opaque is None or entry.opaque.driver != DRIVER_NAME:
-                continue
-            if entry.requests and request not in entry.requests:
-                continue
-            found.append(
-                decode_parameters(
-                    bytes(entry.opaque.parameters),
-                    object_name=owner,
-                    field=f"{prefix}[{index}].opaque.parameters",
-                )
-            )
-    if not found:
-        return None
-    return lower(merge(*found), class_name=device_class.name, object_name=claim_name)
 
 
 def allocation_body(
