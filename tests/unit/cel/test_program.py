@@ -147,9 +147,10 @@ class TestAnswers:
     def test_the_price_is_known_and_bounded(self) -> None:
         cheap = compile_expression("true").answer(DEVICE)[1]
         many = "[" + ", ".join(["1"] * 1600) + "]"
+        deep = compile_expression("[1, 2].flatten(9223372036854775807) == [1]").answer(DEVICE)[1]
         dear = compile_expression(f"{many}.all(x, {many}.all(y, x == y))").answer(DEVICE)[1]
         assert cheap.cost < 10
-        assert dear.cost == BUDGET
+        assert dear.cost == deep.cost == BUDGET
 
     def test_memory_is_bounded(self) -> None:
         program = compile_expression(expand("@.index >= 0"))

@@ -166,8 +166,8 @@ def _compared(index: int) -> Cost:
 
 
 def _go_uint(value: float) -> int:
-    """Go's conversion of a double to an unsigned integer on amd64, for costs that went below 0."""
-    return int(value) % 2**64
+    """Go's conversion of a double to an unsigned integer on amd64, for costs below 0 or beyond 64 bits."""
+    return int(value) % 2**64 if -(2.0**63) <= value < 2.0**64 else 2**63
 
 
 def _allocating(factor: float, length: Range) -> Estimate:
