@@ -11,8 +11,9 @@ from typing import NamedTuple
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.cluster import Device, PoolId
+from tangram.allocation.structured.links import gpus_of, is_gpu
 from tangram.allocation.structured.search import Solution
-from tangram.allocation.topology import GROUP_SIZES, Rest, Topology, topology_of
+from tangram.allocation.topology import Rest
 from tangram.model.product import nominal_gigabytes
 
 
@@ -26,7 +27,8 @@ class Score(NamedTuple):
     5. `opened`: minus the pools, counter sets and shared devices that nobody used before.
     6. `left`: minus what stays free of the shared devices taken, in thousandths.
     7. `size`: minus the capacities of the other devices taken, in units of the smallest on the node.
-    8. `rest`: usefulness of the GPUs that stay free.
+    8. `fullness`: minus the devices left free on the node: full nodes first, so that empty ones stay empty.
+    9. `rest`: usefulness of the GPUs that stay free.
     """
 
     chosen: tuple[int, ...]
@@ -37,15 +39,8 @@ class Score(NamedTuple):
     opened: int
     left: int
     size: int
+    fullness: int
     rest: tuple[Rest, ...]
-
-
-class _Gpus(NamedTuple):
-    """The whole GPUs of one pool in order of ordinal, and how they are linked."""
-
-    positions: tuple[int, ...]
-    topology: Topology
-    free: int
 
 
 class BestFit:
@@ -53,20 +48,23 @@ class BestFit:
 
     def __init__(self, taker: Taker) -> None:
         self._taker = taker
-        view, ledger = taker.view, taker.ledger
+        view = taker.view
         self._used_pools: set[PoolId] = set()
         self._used_sets: set[Hashable] = set()
-        by_pool: dict[PoolId, list[int]] = {}
         self._sizes = [0] * len(view.places)
         for position, place in enumerate(view.places):
             device = view.device(position)
-            if ledger.held >> position & 1 or ledger.consumed(position) is not None:
+            if self._in_use(position):
                 self._used_pools.add(place.pool.id)
                 self._used_sets |= set(self._sets(position))
-            if _is_gpu(device):
-                by_pool.setdefault(place.pool.id, []).append(position)
+            if is_gpu(device):
                 self._sizes[position] = _gigabytes(device)
-        self._gpus = tuple(gpus for found in by_pool.values() if (gpus := self._linked(found)) is not None)
+        self._free = [not self._in_use(position) for position in range(len(view.places))]
+        self._gpus = gpus_of(view)
+        self._free_gpus = [
+            sum(1 << bit for bit, position in enumerate(gpus.positions) if self._free[position])
+            for gpus in self._gpus
+        ]
         self._bits = {
             position: (number, bit)
             for number, gpus in enumerate(self._gpus)
@@ -74,25 +72,10 @@ class BestFit:
         }
         self._weights = _weights([view.device(position) for position in range(len(view.places))])
 
-    def _linked(self, positions: list[int]) -> _Gpus | None:
-        """None if the pool does not say how its GPUs are linked."""
-        ordered = []
-        for position in positions:
-            own = self._taker.view.device(position).cel.attributes.get(DRIVER_NAME, {})
-            ordered.append((own.get("ordinal"), position, own))
-        if sorted(str(ordinal) for ordinal, _, _ in ordered) != sorted(map(str, range(len(ordered)))):
-            return None
-        ordered.sort(key=lambda item: str(item[0]).zfill(3))
-        groups = {
-            size: tuple(_text(own.get(f"nvlinkGroup{size}")) for _, _, own in ordered) for size in GROUP_SIZES
-        }
-        free = sum(
-            1 << bit
-            for bit, (_, position, _) in enumerate(ordered)
-            if not self._taker.ledger.in_use(position, 0, admin=False)
-        )
-        rows = tuple(str(own.get("nvlinkLinks", "")) for _, _, own in ordered)
-        return _Gpus(tuple(position for _, position, _ in ordered), topology_of(rows, groups), free)
+    def _in_use(self, position: int) -> bool:
+        """True if anybody has the device, or a share of it."""
+        ledger = self._taker.ledger
+        return bool(ledger.held >> position & 1) or ledger.consumed(position) is not None
 
     def _sets(self, position: int) -> list[Hashable]:
         """The counter sets a device draws on; a shared device is one of its own."""
@@ -132,10 +115,12 @@ class BestFit:
         opened_pools: set[PoolId] = set()
         opened_sets: set[Hashable] = set()
         left = size = spared_gb = 0
+        used_now: set[int] = set()
         for taken in solution.taken:
             if taken.alternative.admin:
                 continue
             position = taken.position
+            used_now.add(position)
             opened_pools.add(self._taker.view.places[position].pool.id)
             opened_sets.update(self._sets(position))
             spared_gb -= self._sizes[position]
@@ -161,8 +146,10 @@ class BestFit:
             opened=-len(opened_pools - self._used_pools) - len(opened_sets - self._used_sets),
             left=left,
             size=size,
+            fullness=-sum(free and position not in used_now for position, free in enumerate(self._free)),
             rest=tuple(
-                gpus.topology.rest(gpus.free & ~mask) for gpus, mask in zip(self._gpus, masks, strict=True)
+                gpus.topology.rest(free & ~mask)
+                for gpus, free, mask in zip(self._gpus, self._free_gpus, masks, strict=True)
             ),
         )
 
@@ -177,11 +164,6 @@ class BestFit:
             for name, capacity in device.capacity.items()
             if capacity.value.nano > 0
         )
-
-
-def _is_gpu(device: Device) -> bool:
-    own = device.cel.attributes.get(DRIVER_NAME, {})
-    return device.id.driver == DRIVER_NAME and own.get("type") == "gpu"
 
 
 def _gigabytes(device: Device) -> int:
@@ -206,7 +188,3 @@ def _weights(devices: Sequence[Device]) -> list[int]:
         )
         for device in devices
     ]
-
-
-def _text(value: object) -> str | None:
-    return None if value is None else str(value)

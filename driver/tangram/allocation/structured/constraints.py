@@ -1,6 +1,6 @@
 """matchAttribute and distinctAttribute while devices are taken and put back."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from tangram.allocation.structured.cluster import Attribute, Device
@@ -13,11 +13,14 @@ class Constraint(Protocol):
     """A constraint of one claim. For every `add` that succeeded there is one `remove`, in reverse order."""
 
     claim: int
-    attribute: str
 
     def applies(self, alternative: Alternative) -> bool: ...
-    def add(self, alternative: Alternative, device: Device) -> "Clash | None":
-        """Takes the device in, or says why not."""
+    def alike(self, device: Device) -> Hashable:
+        """Equal for devices that may be exchanged."""
+        ...
+
+    def add(self, alternative: Alternative, device: Device) -> object | None:
+        """Takes the device in, or says why not: something with a text."""
         ...
 
     def remove(self, alternative: Alternative) -> None: ...
@@ -58,6 +61,10 @@ class _Constraint:
             known = known or (bool(alternative.subrequest) and alternative.name in named)
             self._applies[alternative.index] = known
         return known
+
+    def alike(self, device: Device) -> Hashable:
+        """Devices of one value are."""
+        return self.value(device)
 
     def value(self, device: Device) -> Attribute | None:
         """The attribute of a device."""

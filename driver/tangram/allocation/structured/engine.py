@@ -10,13 +10,14 @@ from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.constraints import constraints
 from tangram.allocation.structured.features import LATEST, Features
 from tangram.allocation.structured.judge import Judge, TooDear
+from tangram.allocation.structured.links import linked_sets
 from tangram.allocation.structured.nodes import NodeFacts
-from tangram.allocation.structured.outcome import FatalError, Outcome, Reasons
+from tangram.allocation.structured.outcome import Exhausted, FatalError, Outcome, Reasons
 from tangram.allocation.structured.pruning import Pruning, safe
 from tangram.allocation.structured.reasons import explain
 from tangram.allocation.structured.requests import Compiler, Request
 from tangram.allocation.structured.results import allocations
-from tangram.allocation.structured.search import Exhausted, Search, Solution
+from tangram.allocation.structured.search import Search, Solution
 from tangram.allocation.structured.state import Allocated
 from tangram.allocation.structured.view import View
 from tangram.model.kubernetes import ResourceClaim
@@ -42,8 +43,9 @@ class Policy(StrEnum):
 class Options:
     """How to decide.
 
-    `controller`: on behalf of our controller, for which the guard of our device classes is satisfied; else as
-    kube-scheduler sees them. `steps`: devices looked at before the search gives up, some microseconds each.
+    `controller`: on behalf of our controller, for which the guard of our device classes is satisfied, and
+    which honours GPUClaimParameters with them; else as kube-scheduler sees them. `steps`: devices looked at
+    before the search gives up, some microseconds each.
     `selector_units`: what selectors may cost, in CEL's units, of which one expression may use 1,000,000.
     """
 
@@ -132,6 +134,8 @@ class _Decision:
 
     def _taker(self) -> Taker:
         made = constraints(self._claims, self._options.features)
+        for linked in linked_sets(self._requests, self._view):
+            made[linked.claim].append(linked)
         return Taker(self._judge, self._allocated, made)
 
     def _solve(self) -> tuple[Solution, Score | None] | None:

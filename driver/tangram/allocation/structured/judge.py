@@ -12,6 +12,7 @@ from tangram.allocation.structured.capacity import Demand, demand
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
+from tangram.allocation.structured.parameters import unmet
 from tangram.allocation.structured.requests import Alternative
 from tangram.allocation.structured.view import Matches, Verdict, View
 from tangram.model.kubernetes import DeviceTaint, DeviceToleration
@@ -93,6 +94,8 @@ class Judge:
                 )
             if wanted.refused:
                 return Refused(Code.CAPACITY, wanted.refused)
+        if text := unmet(alternative.demand, self.view.device(position)):
+            return Refused(Code.PARAMETERS, text)
         return self._barred(alternative, position)
 
     def _barred(self, alternative: Alternative, position: int) -> Refused | None:

@@ -11,6 +11,10 @@ class FatalError(Exception):
     """What upstream treats as fatal for the pod on all nodes; never leaves the engine."""
 
 
+class Exhausted(Exception):  # noqa: N818 - not an error: an outcome that crosses frames
+    """The steps are used up."""
+
+
 class Code(StrEnum):
     """Why a device was refused, or all of them together."""
 
@@ -25,6 +29,7 @@ class Code(StrEnum):
     COMPATIBILITY = "compatibility"
     TAINT = "taint"
     CONSTRAINT = "constraint"
+    PARAMETERS = "parameters"
     POOL = "pool"
     TOO_FEW = "too few"
     TOGETHER = "together"

@@ -13,6 +13,7 @@ from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Attribute
 from tangram.allocation.structured.constraints import Constraint, DistinctAttribute, MatchAttribute
 from tangram.allocation.structured.features import Fault, Features, Gate
+from tangram.allocation.structured.links import LinkedSets
 from tangram.allocation.structured.matching import Want, can_be_served
 from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
@@ -47,6 +48,8 @@ def _may_be_too_many(requests: Sequence[Request]) -> bool:
 def _leaves_traces(constraint: Constraint, features: Features) -> bool:
     if isinstance(constraint, DistinctAttribute):
         return features.has(Fault.DISTINCT_REMEMBERS_LAST)
+    if not isinstance(constraint, MatchAttribute):
+        return False
     return features.has(Fault.INTERSECTION_NOT_RESTORED) and features.on(Gate.LIST_TYPE_ATTRIBUTES)
 
 
@@ -112,7 +115,7 @@ class Pruning:
         multiple = taker.multiple(position)
         return (
             tuple(bool(mask & bit) for mask in self._masks.values()),
-            tuple(device.attribute(c.attribute) for mine in taker.constraints for c in mine),
+            tuple(c.alike(device) for mine in taker.constraints for c in mine),
             (ledger.account_key(taker.view.places[position]), device.consumes) if device.consumes else None,
             multiple,
             tuple(sorted(device.capacity.items())) if multiple else None,
@@ -224,8 +227,10 @@ class Pruning:
             for constraint in mine:
                 if isinstance(constraint, MatchAttribute):
                     possible = self._agreeable(constraint, wants, taker)
-                else:
+                elif isinstance(constraint, DistinctAttribute):
                     possible = self._distinguishable(constraint, wants, taker)
+                else:
+                    possible = self._linkable(constraint, wants)
                 if not possible:
                     return False
         return True
@@ -289,7 +294,15 @@ class Pruning:
             room += fits
         return room
 
-    def _distinguishable(self, constraint: Constraint, wants: Sequence[Want], taker: Taker) -> bool:
+    def _linkable(self, constraint: Constraint, wants: Sequence[Want]) -> bool:
+        """Whether there are enough linked sets for a request that has no device yet, by itself."""
+        return not isinstance(constraint, LinkedSets) or all(
+            constraint.possible(tuple(self._positions(want.mask)))
+            for want in wants
+            if _bound(want, constraint) and want.fewest == want.alternatives[0].count
+        )
+
+    def _distinguishable(self, constraint: DistinctAttribute, wants: Sequence[Want], taker: Taker) -> bool:
         """Whether all constrained requests can have different values; lists count by their elements."""
         numbers: dict[object, int] = {}
         values = []

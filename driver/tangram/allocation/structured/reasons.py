@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
 from tangram.allocation.structured.judge import Refused, TooDear
+from tangram.allocation.structured.links import LinkedSets
 from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal
 from tangram.allocation.structured.requests import Alternative, Request
 from tangram.allocation.structured.state import claim_name
@@ -73,6 +74,7 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
 
 def _shortage(alternative: Alternative, refused: Mapping[int, Refused], taker: Taker) -> str:
     """Why an alternative cannot be served by itself; empty if it can."""
+    unlinked = ""
     usable = [
         position
         for position, place in enumerate(taker.view.places)
@@ -85,7 +87,9 @@ def _shortage(alternative: Alternative, refused: Mapping[int, Refused], taker: T
         wanted = "all matching devices wanted"
     else:
         if len(usable) >= alternative.count:
-            return _disagreement(alternative, usable, taker)
+            unlinked = _unlinked(alternative, usable, taker)
+            if not unlinked:
+                return _disagreement(alternative, usable, taker)
         wanted = f"{alternative.count} {_devices(alternative.count)} wanted"
     counts = Counter(_group(refusal) for refusal in refused.values())
     total = len(refused) + len(usable)
@@ -93,12 +97,24 @@ def _shortage(alternative: Alternative, refused: Mapping[int, Refused], taker: T
         f"{count} {text}" for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     ]
     found = f"of {total} {_devices(total)} {len(usable)} can be used" if total else "no devices on this node"
-    return f"{wanted}, {found}" + (f": {', '.join(parts)}" if parts else "")
+    return f"{wanted}, {found}{unlinked}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def _unlinked(alternative: Alternative, usable: Sequence[int], taker: Taker) -> str:
+    """Why enough devices are not linked as wanted; empty if they are."""
+    for constraint in taker.constraints[alternative.claim]:
+        if isinstance(constraint, LinkedSets) and constraint.applies(alternative):
+            shortage = constraint.shortage(usable)
+            if shortage:
+                return f", but {shortage}"
+    return ""
 
 
 def _disagreement(alternative: Alternative, usable: Sequence[int], taker: Taker) -> str:
     """Whether a constraint alone keeps the request from being served."""
     for constraint in taker.constraints[alternative.claim]:
+        if not isinstance(constraint, MatchAttribute | DistinctAttribute):
+            continue
         if not constraint.applies(alternative):
             continue
         values = Counter(
@@ -128,6 +144,8 @@ def _conflicts(requests: Sequence[Request], taker: Taker) -> Iterator[str]:
     """Constraints that no two requests can satisfy together, and requests that compete."""
     for mine in taker.constraints:
         for constraint in mine:
+            if not isinstance(constraint, MatchAttribute | DistinctAttribute):
+                continue
             bound = [
                 request
                 for request in requests

@@ -5,13 +5,17 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tangram import DRIVER_NAME
 from tangram.allocation.structured.capacity import demand, lacking
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.features import Fault, Gate
 from tangram.allocation.structured.outcome import FatalError
+from tangram.allocation.structured.parameters import unmet
 from tangram.allocation.structured.quantities import Quantity, quantity
 from tangram.allocation.structured.state import Allocated, claim_name
-from tangram.allocation.structured.view import Matches, Terms, Verdict, View
+from tangram.allocation.structured.view import Matches, Terms, Verdict, View, carries_guard
+from tangram.api import Demand, demand_of, linked_count
+from tangram.base.errors import InvalidObjectError
 from tangram.model.kubernetes import (
     CapacityRequirements,
     DeviceClass,
@@ -32,7 +36,7 @@ class Alternative:
     """One way to serve a request: the request itself, or one of its subrequests.
 
     `index` numbers all alternatives of the decision. `everything`: the request wants all matching devices,
-    at the places `positions`; `count` is then their number.
+    at the places `positions`; `count` is then their number. `demand`: its GPUClaimParameters, if it has any.
     """
 
     index: int
@@ -46,12 +50,18 @@ class Alternative:
     tolerations: list[DeviceToleration] | None
     capacity: Mapping[str, Quantity] | None
     matches: Matches
+    demand: Demand | None = None
     positions: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
         """As results and configurations name it."""
         return f"{self.request}/{self.subrequest}" if self.subrequest else self.request
+
+    @property
+    def linked_set_size(self) -> int:
+        """The devices must split into fully linked sets of so many."""
+        return self.demand.linked_set_size if self.demand else 1
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -89,8 +99,8 @@ class Compiler:
         requests = []
         for index, claim in enumerate(claims):
             fewest = 0
-            for wire in claim.spec.devices.requests or ():
-                request = self._request(index, claim, wire)
+            for number, wire in enumerate(claim.spec.devices.requests or ()):
+                request = self._request(index, claim, number, wire)
                 requests.append(request)
                 fewest += min(alternative.count for alternative in request.alternatives)
                 if fewest > MAXIMUM_RESULTS:
@@ -109,7 +119,7 @@ class Compiler:
                     )
         return requests
 
-    def _request(self, index: int, claim: ResourceClaim, wire: DeviceRequest) -> Request:
+    def _request(self, index: int, claim: ResourceClaim, number: int, wire: DeviceRequest) -> Request:
         where = f"claim {claim_name(claim)}, request {wire.name}"
         subrequests = wire.first_available or []
         if subrequests and not self._features.on(Gate.PRIORITIZED_LIST):
@@ -124,11 +134,22 @@ class Compiler:
             raise FatalError(
                 f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
             )
-        alternatives = tuple(self._alternative(index, claim, wire.name, item) for item in items)
+        field = f"spec.devices.requests[{number}]."
+        alternatives = tuple(
+            self._alternative(
+                index, claim, wire.name, item, field + (f"firstAvailable[{i}]" if subrequests else "exactly")
+            )
+            for i, item in enumerate(items)
+        )
         return Request(claim=index, name=wire.name, prioritized=bool(subrequests), alternatives=alternatives)
 
     def _alternative(
-        self, index: int, claim: ResourceClaim, name: str, wire: ExactDeviceRequest | DeviceSubRequest
+        self,
+        index: int,
+        claim: ResourceClaim,
+        name: str,
+        wire: ExactDeviceRequest | DeviceSubRequest,
+        field: str,
     ) -> Alternative:
         subrequest = wire.name if isinstance(wire, DeviceSubRequest) else ""
         where = f"claim {claim_name(claim)}, request {subrequest or name}"
@@ -156,7 +177,12 @@ class Compiler:
             )
         )
         self._count += 1
-        positions = self._everything(matches, wire.capacity, where) if mode == "All" else ()
+        wanted = self._demand(claim, name, subrequest, device_class) if self._controller else None
+        if mode == "All":
+            positions = self._everything(matches, wire.capacity, wanted, where)
+        else:
+            positions = ()
+            count = _linked_count(claim, wanted, count, f"{field}.count")
         return Alternative(
             index=self._count - 1,
             claim=index,
@@ -169,8 +195,30 @@ class Compiler:
             tolerations=[_toleration(t) for t in wire.tolerations] if wire.tolerations else None,
             capacity=_capacity(wire.capacity, where),
             matches=matches,
+            demand=wanted,
             positions=positions,
         )
+
+    def _demand(
+        self, claim: ResourceClaim, request: str, subrequest: str, device_class: DeviceClass
+    ) -> Demand | None:
+        """The GPUClaimParameters; only for classes that leave their devices to our controller."""
+        configs = (device_class.spec.config or (), claim.spec.devices.config or ())
+        if not any(entry.opaque and entry.opaque.driver == DRIVER_NAME for c in configs for entry in c):
+            return None
+        class_name = device_class.metadata.name
+        if not carries_guard(_selectors(device_class.spec.selectors, f"class {class_name}")):
+            return None
+        try:
+            return demand_of(
+                (request, f"{request}/{subrequest}"),
+                class_name=class_name,
+                class_config=configs[0],
+                claim_name=claim_name(claim),
+                claim_config=configs[1],
+            )
+        except InvalidObjectError as error:
+            raise FatalError(str(error)) from None
 
     def _class(self, name: str, where: str) -> DeviceClass:
         if not name:
@@ -180,7 +228,9 @@ class Compiler:
             raise FatalError(f"{where}: device class {name} does not exist")
         return found
 
-    def _everything(self, matches: Matches, wire: CapacityRequirements | None, where: str) -> tuple[int, ...]:
+    def _everything(
+        self, matches: Matches, wire: CapacityRequirements | None, wanted: Demand | None, where: str
+    ) -> tuple[int, ...]:
         """The places of all matching devices, whether or not somebody has them."""
         positions = []
         capacity = _capacity(wire, where)
@@ -194,7 +244,9 @@ class Compiler:
                 verdict = self._verdict(matches, position)
                 if verdict is not None and verdict.fatal:
                     raise FatalError(verdict.text)
-                if verdict is None and self._big_enough(position, capacity, where):
+                if verdict is not None or unmet(wanted, self._view.device(position)):
+                    continue
+                if self._big_enough(position, capacity, where):
                     positions.append(position)
         return tuple(positions)
 
@@ -211,6 +263,13 @@ class Compiler:
             return True
         shares = self._allocated.shared.get(device.id)
         return not lacking(device, taken, shares.consumed if shares else None)
+
+
+def _linked_count(claim: ResourceClaim, wanted: Demand | None, count: int, field: str) -> int:
+    try:
+        return linked_count(wanted, count, object_name=f"ResourceClaim {claim_name(claim)}", field=field)
+    except InvalidObjectError as error:
+        raise FatalError(str(error)) from None
 
 
 def _selectors(wire: list[DeviceSelector] | None, where: str) -> tuple[str, ...]:

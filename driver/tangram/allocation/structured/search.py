@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.features import Fault
+from tangram.allocation.structured.outcome import Exhausted
 from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
 
@@ -27,10 +28,6 @@ class Solution(NamedTuple):
 
     taken: tuple[Taken, ...]
     chosen: tuple[int, ...]
-
-
-class Exhausted(Exception):  # noqa: N818 - not an error: an outcome that crosses frames
-    """The steps are used up."""
 
 
 class _Failure(Enum):

@@ -4,7 +4,7 @@ Answers of selectors are remembered: they depend on the device and the text alon
 cluster.
 """
 
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
@@ -205,6 +205,16 @@ def _ask(
         return None
     what = f"is not of {owner}" if code is Code.CLASS else "does not match"
     return Verdict(code, f"{what}: {_excerpt(text)}{_found(program, seen)}")
+
+
+def carries_guard(class_selectors: Iterable[str]) -> bool:
+    """True if a selector of a class asks for the attribute `allocator` of our driver."""
+    return any(
+        (part.domain, part.id) == (DRIVER_NAME, "allocator")
+        for text in class_selectors
+        if isinstance(program := _compiled(text), Program)
+        for part in program.references()
+    )
 
 
 @lru_cache(maxsize=1024)
