@@ -261,6 +261,26 @@ def test_linked_sets_are_found_where_there_are_any(
         assert not held & set(chosen)
 
 
+@given(
+    pairs=st.sets(st.sampled_from(list(combinations(range(9), 2))), min_size=8),
+    size=st.integers(2, 4),
+    policy=st.sampled_from(list(Policy)),
+)
+@settings(max_examples=100, deadline=None)
+def test_linked_sets_are_found_whatever_the_links(
+    pairs: set[tuple[int, int]], size: int, policy: Policy
+) -> None:
+    """Many of these searches go on with pruning, which must not take unlike devices as alike."""
+    mesh: dict[int, dict[int, int]] = {i: {} for i in range(9)}
+    for a, b in pairs:
+        mesh[a][b] = mesh[b][a] = 1
+    count = size * (9 // size)
+    exist = any(splits(mesh, frozenset(chosen), size) for chosen in combinations(range(9), count))
+    outcome = ask(fleet.machine(count=9, mesh=mesh), wants(count, nvLinkPeers=size), policy=policy)
+    assert not outcome.exhausted
+    assert (outcome.allocations is not None) == exist
+
+
 @pytest.mark.parametrize("policy", list(Policy))
 @pytest.mark.parametrize("seed", range(3))
 def test_links_made_to_be_hard_end_soon(policy: Policy, seed: int) -> None:
