@@ -12,6 +12,7 @@ from tangram import DRIVER_NAME
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.cluster import Device, PoolId
 from tangram.allocation.structured.links import gpus_of, is_gpu
+from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.search import Solution
 from tangram.allocation.topology import Rest
 from tangram.model.product import nominal_gigabytes
@@ -59,7 +60,10 @@ class BestFit:
                 self._used_sets |= set(self._sets(position))
             if is_gpu(device):
                 self._sizes[position] = _gigabytes(device)
-        self._free = [not self._in_use(position) for position in range(len(view.places))]
+        self._free = [
+            not self._in_use(position) and works(view.device(position))
+            for position in range(len(view.places))
+        ]
         self._gpus = gpus_of(view)
         self._free_gpus = [
             sum(1 << bit for bit, position in enumerate(gpus.positions) if self._free[position])

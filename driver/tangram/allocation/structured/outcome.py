@@ -22,6 +22,7 @@ class Code(StrEnum):
     CLASS = "class"
     SELECTOR = "selector"
     ALLOCATOR = "allocator"
+    UNHEALTHY = "unhealthy"
     NODE = "node"
     FEATURE = "feature"
     CAPACITY = "capacity"

@@ -1,4 +1,4 @@
-"""What GPUClaimParameters say of one device."""
+"""What our driver publishes about one device of its own, and what GPUClaimParameters say of it."""
 
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.cluster import Device
@@ -12,6 +12,13 @@ def unmet(demand: Demand | None, device: Device) -> str | None:
     if demand is None or device.id.driver != DRIVER_NAME:
         return None
     return demand.accepts(facts_of(device))
+
+
+def works(device: Device) -> bool:
+    """False for a device of our driver that is published as not healthy."""
+    return device.id.driver != DRIVER_NAME or (
+        device.cel.attributes.get(DRIVER_NAME, {}).get("healthy") is not False
+    )
 
 
 def facts_of(device: Device) -> DeviceFacts:

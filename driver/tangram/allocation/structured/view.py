@@ -15,6 +15,7 @@ from tangram.allocation.structured.cluster import Cluster, Device, DeviceId, Poo
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.nodes import NodeFacts
 from tangram.allocation.structured.outcome import Code, FatalError
+from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
 from tangram.cel import CelDevice, Program, compile_expression
@@ -168,11 +169,14 @@ def _places(pools: tuple[Pool, ...], features: Features) -> list[Place]:
 
 
 def _not_ours(device: Device) -> Verdict | None:
-    """Where our controller decides, devices that are left to kube-scheduler are not its to give."""
+    """Where our controller decides, devices that are left to kube-scheduler are not its to give, and it gives
+    none that does not work."""
     own = device.cel.attributes.get(DRIVER_NAME, {})
-    if device.id.driver == DRIVER_NAME and own.get("allocator") == "scheduler":
+    if device.id.driver != DRIVER_NAME:
+        return None
+    if own.get("allocator") == "scheduler":
         return Verdict(Code.ALLOCATOR, "is allocated by kube-scheduler")
-    return None
+    return None if works(device) else Verdict(Code.UNHEALTHY, "unhealthy")
 
 
 def _ask(

@@ -63,12 +63,18 @@ def holding(of: Machine, ordinals: Iterable[int]) -> Json:
     return made
 
 
-def ask(of: Machine, *claims: Json, held: Iterable[int] = (), **options: Any) -> Outcome:
+def ask(
+    of: Machine,
+    *claims: Json,
+    held: Iterable[int] = (),
+    unhealthy: Iterable[int] = (),
+    **options: Any,
+) -> Outcome:
     held = tuple(held)
     for number, item in enumerate(claims):
         item["metadata"]["uid"] = f"uid-{number}"
     return solve(
-        fleet.slices("n", of),
+        fleet.slices("n", of, unhealthy=unhealthy),
         [*([holding(of, held)] if held else []), *claims],
         classes=options.pop("classes", [fleet.device_class()]),
         policy=options.pop("policy", Policy.TANGRAM),
@@ -174,6 +180,15 @@ def test_parameters_say_nothing_of_classes_of_other_drivers() -> None:
     item = any_claim(any_request(), config=[fleet.parameters(nvLinkPeers=4, gpuType="H100")])
     assert devices(solve([any_slice(any_device("a"))], [item])) == [["a"]]
     assert DRIVER != DRIVER_NAME
+
+
+def test_gpus_that_do_not_work_are_not_given() -> None:
+    outcome = ask(BRIDGED, wants(4, nvLinkPeers=2), unhealthy=(0, 3), held=(4,))
+    assert [r.code for r in outcome.reasons.refusals].count(Code.UNHEALTHY) == 2
+    assert outcome.reasons.summary == (
+        "request gpu: 4 devices wanted, of 8 devices 5 can be used, but there are no 2 linked sets of 2 "
+        "among those: 2 unhealthy, 1 held by other claims"
+    )
 
 
 # --- linked sets ---
@@ -303,13 +318,13 @@ def lower(item: Json) -> ClaimRequest | Refused | None:
     return lower_claim(decode(msgspec.json.encode(item), ResourceClaim), {record.name: record})
 
 
-def controller_places(of: Machine, item: Json, held: Iterable[int]) -> bool:
+def controller_places(of: Machine, item: Json, held: Iterable[int], unhealthy: Iterable[int]) -> bool:
     """Whether the controller's engine has devices for the claim."""
     lowered = lower(item)
     if isinstance(lowered, Refused):
         return False
     assert lowered is not None
-    node = fleet.node("n", of)
+    node = fleet.node("n", of, unhealthy=unhealthy)
     old = ClaimKey("default", "old", "uid-old")
     state = Snapshot(nodes={"n": node}).with_held((node.devices[i].id for i in held), old)
     pod = PodRequest(key=PodKey("default", "p", "uid-p"), claims=(lowered,))
@@ -337,17 +352,23 @@ PARAMETERS = st.fixed_dictionaries(
 
 @given(
     machine=st.sampled_from(sorted(MACHINES)),
-    held=st.sets(st.integers(0, 7), max_size=5),
+    held=st.sets(st.integers(0, 7), max_size=4),
+    unhealthy=st.sets(st.integers(0, 7), max_size=2),
     requests=st.lists(st.tuples(st.integers(1, 5), PARAMETERS), min_size=1, max_size=3),
     together=st.sampled_from(["", NUMA]),
     policy=st.sampled_from(list(Policy)),
 )
 @settings(max_examples=150, deadline=None)
 def test_the_controller_places_what_the_engine_places(
-    machine: str, held: set[int], requests: list[tuple[int, Json]], together: str, policy: Policy
+    machine: str,
+    held: set[int],
+    unhealthy: set[int],
+    requests: list[tuple[int, Json]],
+    together: str,
+    policy: Policy,
 ) -> None:
     of = MACHINES[machine]
-    held = {ordinal for ordinal in held if ordinal < len(of.gpus)}
+    held, unhealthy = ({ordinal for ordinal in some if ordinal < len(of.gpus)} for some in (held, unhealthy))
     item = fleet.claim(
         "c",
         *[
@@ -361,9 +382,9 @@ def test_the_controller_places_what_the_engine_places(
             if parameters
         ],
     )
-    outcome = ask(of, item, held=held, policy=policy)
+    outcome = ask(of, item, held=held, unhealthy=unhealthy, policy=policy)
     assert not outcome.exhausted
-    assert (outcome.allocations is not None) == controller_places(of, item, held)
+    assert (outcome.allocations is not None) == controller_places(of, item, held, unhealthy)
 
 
 # --- which node ---
@@ -377,3 +398,6 @@ def test_full_nodes_come_first() -> None:
     assert fuller > emptier
     assert isinstance(fuller, Score)
     assert (fuller.fullness, fuller[:-2]) == (-4, emptier[:-2])
+    broken = ask(SWITCHED, wants(), held=(0,), unhealthy=(1, 2)).score
+    assert isinstance(broken, Score)
+    assert broken.fullness == -4
