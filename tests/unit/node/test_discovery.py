@@ -8,7 +8,7 @@ from tests.unit.node.support import backend
 
 from tangram.base.errors import DriverUnavailableError
 from tangram.hardware.cdi import CdiEdits
-from tangram.hardware.simulated import SimulatedBackend
+from tangram.hardware.simulated import Hang, SimulatedBackend
 from tangram.hardware.workers import GPU_DEADLINE_S, SYSTEM_DEADLINE_S, Workers
 from tangram.node.discovery import Discovery
 from tangram.node.inventory import Inventory
@@ -37,15 +37,19 @@ class Setup:
             raise self.edits_error
         return CdiEdits(env=("A=b",))
 
-    async def look_past_deadlines(self, *, gpus_too: bool = False) -> None:
+    async def look_past_deadlines(self, discover: Hang, probe: Hang | None = None) -> None:
         """A look in which discovery hangs until its deadline, and then a call on a GPU too."""
         task = asyncio.create_task(self.discovery.look())
-        await self.clock.until_sleeping()
-        await self.clock.advance(SYSTEM_DEADLINE_S)
-        if gpus_too:
-            await self.only_the_hung_call()
-            await self.clock.advance(GPU_DEADLINE_S)
+        await self._past_deadline(discover, SYSTEM_DEADLINE_S)
+        if probe is not None:
+            await self._past_deadline(probe, GPU_DEADLINE_S)
         await task
+
+    async def _past_deadline(self, hang: Hang, deadline_s: float) -> None:
+        # Time must not move before: it would run out for calls that are about to answer.
+        assert await asyncio.to_thread(hang.entered.wait, 10)
+        await self.only_the_hung_call()
+        await self.clock.advance(deadline_s)
 
     async def only_the_hung_call(self) -> None:
         """Waits until all threads but one have answered: each call sleeps on the clock meanwhile."""
@@ -143,7 +147,7 @@ async def test_a_gpu_that_hangs_costs_only_itself(setup: Setup) -> None:
     ill = setup.published[0].machine.gpus[2].uuid
     discover = setup.hardware.hang("discover")
     probe = setup.hardware.hang("probe", ill)
-    await setup.look_past_deadlines(gpus_too=True)
+    await setup.look_past_deadlines(discover, probe)
     assert set(setup.published[-1].unhealthy) == {ill}
     assert len(setup.published[-1].machine.gpus) == 8
     discover.release()
@@ -152,7 +156,7 @@ async def test_a_gpu_that_hangs_costs_only_itself(setup: Setup) -> None:
 
 async def test_a_first_look_that_hangs_publishes_nothing(setup: Setup) -> None:
     hang = setup.hardware.hang("discover")
-    await setup.look_past_deadlines()
+    await setup.look_past_deadlines(hang)
     assert setup.published == []
     assert "did not return" in setup.discovery.problem
     hang.release()
@@ -161,7 +165,7 @@ async def test_a_first_look_that_hangs_publishes_nothing(setup: Setup) -> None:
 async def test_discovery_that_hangs_although_every_gpu_answers(setup: Setup) -> None:
     await setup.discovery.look()
     hang = setup.hardware.hang("discover")
-    await setup.look_past_deadlines()
+    await setup.look_past_deadlines(hang)
     assert set(setup.published[-1].unhealthy) == {gpu.uuid for gpu in setup.published[0].machine.gpus}
     hang.release()
 
