@@ -3,8 +3,9 @@
 from types import MappingProxyType
 
 import pytest
-from tests.unit.cel.support import DEVICE, OWN, expand
+from tests.unit.cel.support import DEVICE, OWN
 
+from conformance.themes import expand
 from tangram.base.errors import CelError, CelRuntimeError
 from tangram.cel import CelDevice, Reference, compile_expression
 from tangram.cel.program import BUDGET

@@ -89,7 +89,8 @@ def test_the_result_depends_on_the_references_alone(program: Program) -> None:
 @patient(100)
 def test_the_order_of_attributes_does_not_matter(program: Program) -> None:
     attributes = {
-        domain: dict(reversed(values.items())) for domain, values in reversed(DEVICE.attributes.items())
+        domain: dict(reversed(list(values.items())))
+        for domain, values in reversed(list(DEVICE.attributes.items()))
     }
     turned = CelDevice(driver=DEVICE.driver, attributes=attributes, capacity=DEVICE.capacity)
     assert _result(program, turned) == _result(program, DEVICE)

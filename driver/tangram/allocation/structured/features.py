@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from tangram.base.errors import UsageError
+from tangram.cel import Environment
 
 
 class Gate(StrEnum):
@@ -66,13 +67,19 @@ class Features:
     """`gates` that are on, and `faults` that are reproduced; `name` is what was asked for.
 
     `basic` gates: if no other is on, the version decides with its oldest code, which lacks more than what the
-    other gates switch (see `is_basic`). None: there is only one code.
+    other gates switch (see `is_basic`). None: there is only one code. `version`: whose CEL selectors are.
     """
 
     name: str
     gates: frozenset[Gate]
     faults: frozenset[Fault] = frozenset()
     basic: frozenset[Gate] | None = None
+    version: str = "k8s-1.37"
+
+    @property
+    def environment(self) -> Environment:
+        """What selectors may use."""
+        return Environment.of(self.version, list_attributes=self.on(Gate.LIST_TYPE_ATTRIBUTES))
 
     def on(self, gate: Gate) -> bool:
         """True if the feature is honoured."""
@@ -176,14 +183,19 @@ _BASIC = _GATES_34 | {Gate.PARTITIONABLE_DEVICES, Gate.DEVICE_TAINTS}
 
 LATEST = Features("latest", frozenset(Gate))
 
+
+def _preset(version: str, gates: frozenset[Gate], faults: frozenset[Fault]) -> Features:
+    return Features(version, gates, faults, _BASIC, version)
+
+
 _PRESETS = {
     "latest": LATEST,
     "none": Features("none", frozenset()),
-    "k8s-1.34": Features("k8s-1.34", _GATES_34, _34, _BASIC),
-    "k8s-1.35": Features("k8s-1.35", _GATES_34, _UNTIL_35 | {Fault.SHARED_DEVICES_USE_NO_COUNTERS}, _BASIC),
-    "k8s-1.36": Features("k8s-1.36", _GATES_36, _UNTIL_36 | {Fault.COUNTERS_BY_POOL_NAME}, _BASIC),
-    "k8s-1.36.6": Features("k8s-1.36.6", _GATES_36, _UNTIL_36, _BASIC),
-    "k8s-1.37": Features("k8s-1.37", _GATES_37, _ALWAYS, _BASIC),
+    "k8s-1.34": _preset("k8s-1.34", _GATES_34, _34),
+    "k8s-1.35": _preset("k8s-1.35", _GATES_34, _UNTIL_35 | {Fault.SHARED_DEVICES_USE_NO_COUNTERS}),
+    "k8s-1.36": _preset("k8s-1.36", _GATES_36, _UNTIL_36 | {Fault.COUNTERS_BY_POOL_NAME}),
+    "k8s-1.36.6": _preset("k8s-1.36.6", _GATES_36, _UNTIL_36),
+    "k8s-1.37": _preset("k8s-1.37", _GATES_37, _ALWAYS),
 }
 
 

@@ -18,7 +18,7 @@ from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
-from tangram.cel import CelDevice, Program, compile_expression
+from tangram.cel import CelDevice, Environment, Program, compile_expression
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
 
@@ -191,7 +191,7 @@ def _ask(
 ) -> Verdict | None:
     code = Code.CLASS if owner.startswith("class ") else Code.SELECTOR
     where = f"{owner}: selector #{index}"
-    program = _compiled(text)
+    program = _compiled(text, features.environment)
     bill.append((text, _UNITS_PER_CHARACTER * len(text)))
     if isinstance(program, CelError):
         return Verdict(code, f"{where}: CEL compile error: {program}", fatal=True)
@@ -222,9 +222,9 @@ def carries_guard(class_selectors: Iterable[str]) -> bool:
 
 
 @lru_cache(maxsize=1024)
-def _compiled(text: str) -> Program | CelError:
+def _compiled(text: str, environment: Environment | None = None) -> Program | CelError:
     try:
-        return compile_expression(text)
+        return compile_expression(text, environment)
     except CelError as error:
         return error.with_traceback(None)
 
