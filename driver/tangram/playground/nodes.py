@@ -112,7 +112,7 @@ class Node:
         folder = self.directory / "pods" / uid(pod)
         prepared: list[ClaimReference] = []
         try:
-            prepared, answers = await self._prepare_until_done(pod, stopping)
+            pod, prepared, answers = await self._prepare_until_done(pod, stopping)
             if not stopping.is_set():
                 await self._run(pod, folder, answers, stopping)
         except InvalidObjectError as error:
@@ -133,18 +133,22 @@ class Node:
 
     async def _prepare_until_done(
         self, pod: Object, stopping: asyncio.Event
-    ) -> tuple[list[ClaimReference], dict[str, PreparedClaim]]:
+    ) -> tuple[Object, list[ClaimReference], dict[str, PreparedClaim]]:
+        """The pod as it was then, its claims, and what they were answered."""
         said = ""
         references: list[ClaimReference] = []
         while not stopping.is_set():
             try:
+                # Read anew: a pod that names its node may be here before its claims.
+                current = self._server.get(PODS, **place(pod))
+                pod = current if uid(current) == uid(pod) else pod
                 references = self._references(pod)
                 for reference in references:
                     self._users.setdefault(reference.uid, set()).add(uid(pod))
                 answers = await self._kubelet.prepare(DRIVER_NAME, references) if references else {}
                 errors = [answer.error for answer in answers.values() if answer.error]
                 if not errors:
-                    return references, answers
+                    return pod, references, answers
                 problem = errors[0]
             except (TangramError, grpc.aio.AioRpcError, TimeoutError) as error:
                 problem = str(error)
@@ -153,12 +157,14 @@ class Node:
                 said = problem
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(stopping.wait(), _RETRY_S)
-        return references, {}
+        return pod, references, {}
 
     def _references(self, pod: Object) -> list[ClaimReference]:
         """The pod's claims that our driver serves; TangramError for one that is not the pod's."""
         found = []
-        for _, name in claim_names(pod):
+        for entry, name in claim_names(pod):
+            if not name:
+                raise TangramError(f"the claim for {entry} is not made yet")
             claim = self._server.get(RESOURCE_CLAIMS, name=name, namespace=pod["metadata"]["namespace"])
             holders = (claim.get("status") or {}).get("reservedFor") or ()
             if not any(holder["uid"] == uid(pod) for holder in holders):
