@@ -80,8 +80,20 @@ def impatient(deployed: Cluster, tmp_path: Path) -> Iterator[None]:
         apply_chart(deployed, *arguments)
         deployed.kubectl("rollout", "status", "deployment/tangram-controller", "-n", SYSTEM, "--timeout=120s")
         deployed.wait_components()
+        deployed.wait("the new controller to lead", lambda: _leads(deployed), timeout_s=60)
         if arguments:
             yield
+
+
+def _leads(cluster: Cluster) -> bool:
+    """True if there is one controller, and it has the lease."""
+    names = [
+        pod["metadata"]["name"]
+        for pod in cluster.items("pods", namespace=SYSTEM)
+        if pod["metadata"]["name"].startswith("tangram-controller-")
+    ]
+    lease = cluster.get("lease", "tangram-controller", namespace=SYSTEM)
+    return names == [lease.get("spec", {}).get("holderIdentity", "")]
 
 
 def volume(name: str) -> tuple[dict[str, Any], dict[str, Any]]:
