@@ -168,6 +168,9 @@ async def test_it_tells_a_person_and_stays_for_kubectl(temporary: Path) -> None:
     ],
 )  # fmt: skip
 async def test_whatever_ends_it_nothing_is_left(temporary: Path, number: signal.Signals, lines: int) -> None:
+    if signal.getsignal(number) is signal.SIG_IGN:
+        # Jobs in the background of a shell ignore SIGINT, and so would everything they start.
+        signal.signal(number, signal.default_int_handler)
     process = await start(temporary)
     assert process.stdout is not None
     async with asyncio.timeout(TIMEOUT_S):
