@@ -7,21 +7,17 @@ from tangram.cel.declarations import function, method
 from tangram.cel.equality import equals
 from tangram.cel.estimate import Estimate, Range, Sized, Sizes
 from tangram.cel.library.arithmetic import add
-from tangram.cel.library.ordering import ORDERED, compare
+from tangram.cel.library.ordering import COMPARABLE, ORDERED, compare
 from tangram.cel.library.strings import index_cost, walk_estimate
 from tangram.cel.types import (
     BOOL,
-    BYTES,
     DOUBLE,
     DURATION,
     DYN,
     INT,
-    STRING,
-    TIMESTAMP,
     UINT,
     Type,
     list_of,
-    map_of,
     parameter,
 )
 from tangram.cel.values import (
@@ -32,23 +28,12 @@ from tangram.cel.values import (
     no_overload,
 )
 
-_A, _B, _T = parameter("A"), parameter("B"), parameter("T")
-_LIST, _MAP = list_of(_T), map_of(_A, _B)
+_A = parameter("A")
 _SUMMABLE: tuple[tuple[str, Type, Value], ...] = (
     ("int", INT, 0),
     ("uint", UINT, Uint(0)),
     ("double", DOUBLE, 0.0),
     ("duration", DURATION, Duration(0)),
-)
-_COMPARABLE: tuple[tuple[str, Type], ...] = (
-    ("int", INT),
-    ("uint", UINT),
-    ("double", DOUBLE),
-    ("bool", BOOL),
-    ("duration", DURATION),
-    ("timestamp", TIMESTAMP),
-    ("string", STRING),
-    ("bytes", BYTES),
 )
 _MAXIMUM_INCLUDES = 48
 """Values of an attribute that is a list (resource/v1)."""
@@ -159,7 +144,7 @@ INCLUDES_37 = (
 KUBERNETES_LISTS = (
     function(
         "isSorted",
-        *(method(f"list_{n}_is_sorted_bool", (list_of(t),), BOOL, _is_sorted) for n, t in _COMPARABLE),
+        *(method(f"list_{n}_is_sorted_bool", (list_of(t),), BOOL, _is_sorted) for n, t in COMPARABLE),
         cost=index_cost,
         estimate=walk_estimate,
     ),
@@ -175,7 +160,7 @@ KUBERNETES_LISTS = (
     *(
         function(
             name,
-            *(method(f"list_{n}_{name}_{n}", (list_of(t),), t, _extreme(name, sign)) for n, t in _COMPARABLE),
+            *(method(f"list_{n}_{name}_{n}", (list_of(t),), t, _extreme(name, sign)) for n, t in COMPARABLE),
             cost=index_cost,
             estimate=walk_estimate,
         )

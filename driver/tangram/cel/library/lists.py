@@ -7,20 +7,13 @@ from tangram.base.errors import CelRuntimeError
 from tangram.cel.declarations import FAILED, Cost, Estimator, Function, function, method, overload
 from tangram.cel.equality import equals
 from tangram.cel.estimate import Estimate, Range, Sized, Sizes, fixed, literal_number
-from tangram.cel.library.ordering import ORDERED, compare
+from tangram.cel.library.ordering import COMPARABLE, ORDERED, compare
 from tangram.cel.types import (
-    BOOL,
     BYTES,
-    DOUBLE,
-    DURATION,
     DYN,
     INT,
     STRING,
-    TIMESTAMP,
-    UINT,
-    Type,
     list_of,
-    map_of,
     optional_of,
     parameter,
 )
@@ -28,35 +21,15 @@ from tangram.cel.values import (
     ABSENT,
     UINT_MAXIMUM,
     Budget,
-    Duration,
     OptionalValue,
-    Uint,
     Value,
     no_overload,
     size,
     too_dear,
 )
 
-_A, _B, _T = parameter("A"), parameter("B"), parameter("T")
-_LIST, _MAP = list_of(_T), map_of(_A, _B)
-_SUMMABLE: tuple[tuple[str, Type, Value], ...] = (
-    ("int", INT, 0),
-    ("uint", UINT, Uint(0)),
-    ("double", DOUBLE, 0.0),
-    ("duration", DURATION, Duration(0)),
-)
-_COMPARABLE: tuple[tuple[str, Type], ...] = (
-    ("int", INT),
-    ("uint", UINT),
-    ("double", DOUBLE),
-    ("bool", BOOL),
-    ("duration", DURATION),
-    ("timestamp", TIMESTAMP),
-    ("string", STRING),
-    ("bytes", BYTES),
-)
-_MAXIMUM_INCLUDES = 48
-"""Values of an attribute that is a list (resource/v1)."""
+_T = parameter("T")
+_LIST = list_of(_T)
 
 
 def _slice(items: tuple[Value, ...], start: int, end: int) -> tuple[Value, ...]:
@@ -217,7 +190,7 @@ def _sorting(name: str, suffix: str, call: Callable[..., Value], *, by: bool) ->
                 cost=_compared(1 if by else 0),
                 estimate=_pairs_estimate(2.1 if kind in {STRING, BYTES} else 2.0, of_argument=by),
             )
-            for _, kind in _COMPARABLE
+            for _, kind in COMPARABLE
         ),
         dynamic=call,
     )

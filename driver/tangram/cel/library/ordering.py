@@ -3,10 +3,22 @@
 import math
 
 from tangram.base.errors import CelRuntimeError
+from tangram.cel.types import BOOL, BYTES, DOUBLE, DURATION, INT, STRING, TIMESTAMP, UINT, Type
 from tangram.cel.values import NUMBERS, Duration, Timestamp, Uint, Value, no_overload
 
 ORDERED = frozenset({bool, int, Uint, float, str, bytes, Duration, Timestamp})
 """Types whose values have an order among themselves."""
+COMPARABLE: tuple[tuple[str, Type], ...] = (
+    ("int", INT),
+    ("uint", UINT),
+    ("double", DOUBLE),
+    ("bool", BOOL),
+    ("duration", DURATION),
+    ("timestamp", TIMESTAMP),
+    ("string", STRING),
+    ("bytes", BYTES),
+)
+"""The same types as selectors are checked with, by the names that they have in overloads."""
 
 
 def compare(left: Value, right: Value) -> int:
