@@ -5,7 +5,7 @@ variable `device`, an unknown domain is an empty map, an unknown id an error, `h
 is in docs/differences.md.
 """
 
-from tangram.cel.device import CelDevice
+from tangram.cel.device import CelDevice, by_domain
 from tangram.cel.environment import Environment
 from tangram.cel.program import Program, compile_expression, validate_expression
 from tangram.cel.references import Reference
@@ -15,6 +15,7 @@ __all__ = [
     "Environment",
     "Program",
     "Reference",
+    "by_domain",
     "compile_expression",
     "validate_expression",
 ]

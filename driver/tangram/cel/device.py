@@ -3,6 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TypeVar
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -18,3 +21,15 @@ class CelDevice:
     attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     capacity: Mapping[str, Mapping[str, Fraction]] = field(default_factory=dict)
     allow_multiple_allocations: bool = False
+
+
+def by_domain(driver: str, values: Mapping[str, T]) -> dict[str, dict[str, T]]:
+    """What is published, by domain and id: bare names stand in the driver's own domain."""
+    domains: dict[str, dict[str, T]] = {driver: {}}
+    for name, value in values.items():
+        domain, slash, bare = name.partition("/")
+        if slash:
+            domains.setdefault(domain, {})[bare] = value
+        else:
+            domains[driver][name] = value
+    return domains

@@ -4,24 +4,20 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from sys import intern
-from typing import TypeVar
 
 import msgspec
 
 from tangram import DRIVER_NAME
 from tangram.allocation import Device, DeviceId, NodeDevices, topology_of
-from tangram.api import DeviceFacts
+from tangram.allocation.published import facts_of, guarded
 from tangram.base.errors import InvalidObjectError
-from tangram.cel import CelDevice
+from tangram.cel import CelDevice, by_domain
 from tangram.kube.decoding import CORRECT_IT, decode
 from tangram.kube.objects import Device as WireDevice
 from tangram.kube.objects import DeviceAttribute, ResourceSlice
 from tangram.model.devices import GROUP_SIZES, pool_name
-from tangram.model.product import nominal_gigabytes
 from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
-
-T = TypeVar("T")
 
 _MAXIMUM_GPUS = 64
 """Of one node. There is no such machine; a pool that claims to be one is not worth a table of its links."""
@@ -96,34 +92,20 @@ def _own_device(pool: str, wire: WireDevice) -> OwnDevice | None:
     }
     if values.get("type") != "gpu" or values.get("allocator") != "controller":
         return None
-    by_domain = _by_domain(values)
-    capacity = _by_domain(
-        {intern(name): parse_quantity(str(item.value)) for name, item in (wire.capacity or {}).items()}
+    cel = CelDevice(
+        driver=DRIVER_NAME,
+        attributes=by_domain(DRIVER_NAME, values),
+        capacity=by_domain(
+            DRIVER_NAME,
+            {intern(name): parse_quantity(str(item.value)) for name, item in (wire.capacity or {}).items()},
+        ),
+        allow_multiple_allocations=bool(wire.allow_multiple_allocations),
     )
-    memory = capacity[DRIVER_NAME].get("memory")
-    memory_bytes = int(memory) if memory is not None else None
-    product = str(values.get("productName", ""))
-    own = by_domain[DRIVER_NAME]
     device = Device(
         id=DeviceId(pool, intern(wire.name)),
-        cel=CelDevice(
-            driver=DRIVER_NAME,
-            attributes=by_domain,
-            capacity=capacity,
-            allow_multiple_allocations=bool(wire.allow_multiple_allocations),
-        ),
-        guarded=CelDevice(
-            driver=DRIVER_NAME,
-            attributes={**by_domain, DRIVER_NAME: {**own, "allocator": "scheduler"}},
-            capacity=capacity,
-            allow_multiple_allocations=bool(wire.allow_multiple_allocations),
-        ),
-        facts=DeviceFacts(
-            memory_bytes=memory_bytes,
-            nominal_gb=nominal_gigabytes(product, memory_bytes),
-            gpu_type=str(values.get("gpuType", "")),
-            product_name=product,
-        ),
+        cel=cel,
+        guarded=guarded(cel),
+        facts=facts_of(cel),
         healthy=values.get("healthy") is True,
     )
     ordinal = values.get("ordinal")
@@ -145,15 +127,6 @@ def _value(attribute: DeviceAttribute) -> object:
     if attribute.version is not None:
         return SemVer(attribute.version)
     return None
-
-
-def _by_domain(values: Mapping[str, T]) -> dict[str, dict[str, T]]:
-    """CEL sees bare names under the driver's own domain."""
-    domains: dict[str, dict[str, T]] = {DRIVER_NAME: {}}
-    for name, value in values.items():
-        domain, _, bare = name.rpartition("/")
-        domains.setdefault(domain or DRIVER_NAME, {})[bare] = value
-    return domains
 
 
 class Inventory:

@@ -1,14 +1,14 @@
 """What drivers publish, prepared once for many decisions: slices, their devices, and device classes."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple, TypeVar
 
-from tangram import DRIVER_NAME
+from tangram.allocation.published import guarded
 from tangram.allocation.structured.quantities import Quantity, quantity
 from tangram.base.errors import InvalidObjectError
-from tangram.cel import CelDevice
+from tangram.cel import CelDevice, by_domain
 from tangram.model.kubernetes import (
     AnyQuantity,
     CapacityRequestPolicy,
@@ -195,10 +195,10 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
     capacity = {name: _capacity(c) for name, c in (wire.capacity or {}).items()}
     cel = CelDevice(
         driver=pool.driver,
-        attributes=_by_domain(
+        attributes=by_domain(
             pool.driver, {name: _cel(wires[name], value) for name, value in attributes.items()}
         ),
-        capacity=_by_domain(
+        capacity=by_domain(
             pool.driver, {name: parse_quantity(str(c.value)) for name, c in (wire.capacity or {}).items()}
         ),
         allow_multiple_allocations=bool(wire.allow_multiple_allocations),
@@ -207,7 +207,7 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         id=DeviceId(*pool, wire.name),
         wire=wire,
         cel=cel,
-        guarded=_guarded(cel),
+        guarded=guarded(cel),
         attributes=attributes,
         capacity=capacity,
         consumes=tuple(
@@ -220,14 +220,6 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         ),
         has_lists=any(not value.scalar for value in attributes.values()),
     )
-
-
-def _guarded(cel: CelDevice) -> CelDevice:
-    own = cel.attributes.get(DRIVER_NAME, {})
-    if cel.driver != DRIVER_NAME or own.get("allocator") != "controller":
-        return cel
-    attributes = {**cel.attributes, DRIVER_NAME: {**own, "allocator": "scheduler"}}
-    return replace(cel, attributes=attributes)
 
 
 def _attribute(wire: DeviceAttribute) -> Attribute | None:
@@ -261,18 +253,6 @@ def _cel(wire: DeviceAttribute, value: Attribute) -> object:
     if value.kind == "version":
         return tuple(map(SemVer, wire.versions or ()))
     return tuple(wire.ints or wire.bools or wire.strings or ())
-
-
-def _by_domain(driver: str, values: Mapping[str, T]) -> dict[str, dict[str, T]]:
-    """CEL sees bare names under the driver's own domain."""
-    domains: dict[str, dict[str, T]] = {driver: {}}
-    for name, value in values.items():
-        domain, slash, bare = name.partition("/")
-        if slash:
-            domains.setdefault(domain, {})[bare] = value
-        else:
-            domains[driver][name] = value
-    return domains
 
 
 def _capacity(wire: WireCapacity) -> Capacity:

@@ -1,0 +1,33 @@
+"""What our driver has published about a device of its own."""
+
+from dataclasses import replace
+
+from tangram import DRIVER_NAME
+from tangram.api import DeviceFacts
+from tangram.cel import CelDevice
+from tangram.model.product import nominal_gigabytes
+
+
+def guarded(cel: CelDevice) -> CelDevice:
+    """The device as classes see it where our controller decides: with its `allocator` attribute as
+    kube-scheduler would need it, so that the guard of our classes holds. Others are left as they are.
+    """
+    own = cel.attributes.get(DRIVER_NAME, {})
+    if cel.driver != DRIVER_NAME or own.get("allocator") != "controller":
+        return cel
+    attributes = {**cel.attributes, DRIVER_NAME: {**own, "allocator": "scheduler"}}
+    return replace(cel, attributes=attributes)
+
+
+def facts_of(cel: CelDevice) -> DeviceFacts:
+    """What GPUClaimParameters ask about."""
+    own = cel.attributes.get(DRIVER_NAME, {})
+    memory = cel.capacity.get(DRIVER_NAME, {}).get("memory")
+    memory_bytes = int(memory) if memory is not None else None
+    product = str(own.get("productName", ""))
+    return DeviceFacts(
+        memory_bytes=memory_bytes,
+        nominal_gb=nominal_gigabytes(product, memory_bytes),
+        gpu_type=str(own.get("gpuType", "")),
+        product_name=product,
+    )
