@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from tangram.allocation.structured import Options, Policy, parse_features
 from tangram.base.errors import TangramError, UsageError
 from tangram.cli.placing import Answer, Placer, chosen_nodes
 from tangram.cli.problems import Problem, problem_of
+from tangram.cli.results import as_json, as_yaml, device_text
 from tangram.kube.objectfiles import FileObject, parse_objects, read_objects
+from tangram.kube.objects import DeviceAllocationResult
 
 _DESCRIPTION = """\
 Answers which devices every ResourceClaim would get, without a cluster: reads ResourceSlices, DeviceClasses,
@@ -130,7 +130,7 @@ class _Command:
             sys.stdout.write(_table(by_node))
         else:
             body = self._body(by_node)
-            sys.stdout.write(_yaml(body) if output == "yaml" else _json(body, indent=2) + "\n")
+            sys.stdout.write(as_yaml(body) if output == "yaml" else as_json(body, indent=2) + "\n")
         answers = [answer for answers in by_node.values() for answer in answers]
         return 0 if all(answer.allocation is not None for answer in answers) else 3
 
@@ -156,7 +156,7 @@ class _Command:
     def _answer_lines(self, lines: Iterable[bytes]) -> None:
         for number, line in enumerate(lines, start=1):
             if line.strip():
-                sys.stdout.write(_json(self._line(line, number)) + "\n")
+                sys.stdout.write(as_json(self._line(line, number)) + "\n")
                 sys.stdout.flush()
 
     def _line(self, line: bytes, number: int) -> dict[str, Any]:
@@ -203,18 +203,6 @@ def _claim(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _json(body: Any, *, indent: int = 0) -> str:
-    encoded = msgspec.json.encode(body)
-    return (msgspec.json.format(encoded, indent=indent) if indent else encoded).decode()
-
-
-def _yaml(body: Any) -> str:
-    import yaml  # noqa: PLC0415 - the other forms do without
-
-    text: str = yaml.safe_dump(msgspec.json.decode(msgspec.json.encode(body)), sort_keys=False, width=110)
-    return text
-
-
 def _table(by_node: dict[str, list[Answer]]) -> str:
     rows = [("CLAIM", "NODE", "DEVICES")]
     for node, answers in by_node.items():
@@ -239,8 +227,8 @@ def _rows(answer: Answer, node: str) -> Sequence[tuple[str, str, str]]:
     return [(claim, place, texts[0]), *(("", "", text) for text in texts[1:])]
 
 
-def _device(result: Any) -> str:
-    parts = [f"{result.request}: {result.device} of pool {result.pool}, driver {result.driver}"]
+def _device(result: DeviceAllocationResult) -> str:
+    parts = [device_text(result)]
     if result.admin_access:
         parts.append("admin access")
     for name, amount in (result.consumed_capacity or {}).items():

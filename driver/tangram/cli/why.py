@@ -2,14 +2,11 @@
 
 import argparse
 import asyncio
-import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from tangram import __version__
 from tangram.allocation.structured import Options
@@ -17,6 +14,7 @@ from tangram.base.errors import UsageError
 from tangram.cli.livecluster import read_cluster
 from tangram.cli.placing import Answer, Placer, chosen_nodes
 from tangram.cli.problems import ClaimName, Group, Problem, problem_of
+from tangram.cli.results import as_json, as_yaml, device_text
 from tangram.kube.client import Client
 from tangram.kube.objectfiles import FileObject, read_objects
 from tangram.kube.objects import AllocationResult, Pod, ResourceClaim
@@ -185,7 +183,7 @@ def _held_lines(item: _Held) -> Iterable[str]:
     meta = item.claim.metadata
     yield f"claim {meta.namespace}/{meta.name} is allocated:"
     for result in item.allocation.devices.results or ():
-        yield f"  {result.request}: {result.device} of pool {result.pool}, driver {result.driver}"
+        yield f"  {device_text(result)}"
     users = [f"{consumer.resource}/{consumer.name}" for consumer in item.claim.consumers]
     yield f"  in use by {', '.join(users)}" if users else "  no pod uses it yet"
 
@@ -194,7 +192,7 @@ def _fitting_lines(answer: Answer) -> Iterable[str]:
     assert answer.allocation is not None
     yield f"claim {'/'.join(answer.claim)} is not allocated, but fits on node {answer.node} now:"
     for result in answer.allocation.devices.results or ():
-        yield f"  {result.request}: {result.device} of pool {result.pool}, driver {result.driver}"
+        yield f"  {device_text(result)}"
     yield f"  see its events: kubectl describe resourceclaim -n {answer.claim[0]} {answer.claim[1]}"
 
 
@@ -222,13 +220,7 @@ def _refusal_lines(answer: Answer) -> Iterable[str]:
 
 def _structured(answers: Sequence[Answer], held: Iterable[_Held], form: str) -> str:
     body = {"claims": [*map(_held_body, held), *map(_answer_body, answers)]}
-    plain: Any = json.loads(msgspec.json.encode(body))
-    if form == "json":
-        return json.dumps(plain, indent=2) + "\n"
-    import yaml  # noqa: PLC0415 - the other forms do without
-
-    text: str = yaml.safe_dump(plain, sort_keys=False, width=110)
-    return text
+    return as_yaml(body) if form == "yaml" else as_json(body, indent=2) + "\n"
 
 
 def _held_body(item: _Held) -> dict[str, Any]:
