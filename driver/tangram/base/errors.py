@@ -24,6 +24,9 @@
     ├── HardwareError               a GPU, or the library that talks to it
     │   ├── DriverUnavailableError  no driver, or not loaded yet: a state, retried
     │   ├── GpuLostError            this GPU does not answer any more
+    │   ├── GpuBusyError            something uses the GPU or the instance: try again once it has ended
+    │   ├── NoRoomError             no free slices, or instances, on the GPU for what was to be created
+    │   ├── NotSupportedError       this GPU or driver cannot do that at all
     │   └── HardwareTimeoutError    a call outlived its deadline
     ├── PrepareError                a claim cannot be prepared on this node
     │   ├── ClaimNotPreparableError the claim itself: not allocated, another uid, another node
@@ -211,6 +214,18 @@ class GpuLostError(HardwareError):
     def __init__(self, cause: str, *, uuid: str, next_step: str = "") -> None:
         super().__init__(cause, next_step=next_step)
         self.uuid = uuid
+
+
+class GpuBusyError(HardwareError):
+    """A process or an instance uses what was to be changed or destroyed (NVML IN_USE)."""
+
+
+class NoRoomError(HardwareError):
+    """No free slices, engines or instances for what was to be created (NVML INSUFFICIENT_RESOURCES)."""
+
+
+class NotSupportedError(HardwareError):
+    """This GPU, its mode or its driver cannot do that (NOT_SUPPORTED, FUNCTION_NOT_FOUND)."""
 
 
 class HardwareTimeoutError(HardwareError):

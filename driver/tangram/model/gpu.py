@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NewType
 
 from tangram.model.links import LinkMatrix, LinkRow
+from tangram.model.mig import MigProfile
 
 GpuUuid = NewType("GpuUuid", str)
 """`GPU-<8>-<4>-<4>-<4>-<12>` hex digits, as NVML prints it."""
@@ -33,6 +34,7 @@ class Gpu:
     `memory_bytes` is NVML's total; None where the board has no memory of its own to report (unified memory).
     `index` and `minor` change between boots and are never part of a name. `pci_bus_id` is lower case
     `dddd:bb:dd.f`. `fabric_clique` is `<cluster uuid>.<clique id>` of a multi-node NVLink fabric.
+    `mig_profiles` is what MIG offers here, in whatever mode the GPU is; empty where the driver does not tell.
     """
 
     uuid: GpuUuid
@@ -50,6 +52,7 @@ class Gpu:
     mig_mode: MigMode = "unsupported"
     nvlinks: tuple[NvLink, ...] = ()
     fabric_clique: str | None = None
+    mig_profiles: tuple[MigProfile, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
