@@ -9,7 +9,7 @@ from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.constraints import constraints
 from tangram.allocation.structured.features import LATEST, Features
-from tangram.allocation.structured.judge import Judge, TooDear
+from tangram.allocation.structured.judge import Account, Judge, TooDear
 from tangram.allocation.structured.links import linked_sets
 from tangram.allocation.structured.nodes import NodeFacts
 from tangram.allocation.structured.outcome import Exhausted, FatalError, Outcome, Reasons
@@ -63,14 +63,16 @@ def decide(
     *,
     allocated: Allocated,
     options: Options,
+    account: Account | None = None,
 ) -> Outcome:
     """The allocations of the claims, all of them on this node, or why that cannot be.
 
     `allocated` is the state made with the same features. Claims that are allocated already must not be given.
+    `account`: shared by the nodes of one decision, instead of `options.selector_units` for each.
     """
     try:
         view = cluster_view(cluster, node, options.features)
-        judge = Judge(view, units=options.selector_units)
+        judge = Judge(view, account or Account(options.selector_units))
         compiler = Compiler(cluster, view, allocated, judge.verdict, controller=options.controller)
         requests = compiler.compile(claims)
         return _Decision(judge, allocated, claims, requests, options).outcome()

@@ -14,7 +14,7 @@ from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import unmet
 from tangram.allocation.structured.requests import Alternative
-from tangram.allocation.structured.view import Matches, Verdict, View
+from tangram.allocation.structured.view import Bill, Matches, Verdict, View
 from tangram.model.kubernetes import DeviceTaint, DeviceToleration
 
 OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
@@ -26,6 +26,7 @@ class Refused(NamedTuple):
 
     code: Code
     what: object
+    short: str = ""
 
     @property
     def text(self) -> str:
@@ -36,14 +37,36 @@ class TooDear(Exception):  # noqa: N818 - an outcome that crosses frames, as sea
     """Evaluating the selectors costs more than one decision may."""
 
 
-class Judge:
-    """`units`: what evaluating selectors may cost in this decision."""
+class Account:
+    """What evaluating selectors may cost in one decision, on however many nodes. What was paid for once is
+    free: equal devices cost no more than one."""
 
-    def __init__(self, view: View, *, units: int) -> None:
-        self.view = view
-        self._features: Features = view.features
+    def __init__(self, units: int) -> None:
         self._units_left = units
         self._paid: set[int] = set()
+
+    def pay(self, bill: Bill) -> None:
+        """Raises TooDear when that is beyond the bound."""
+        for item, cost in bill:
+            if item not in self._paid:
+                self._paid.add(item)
+                self._units_left -= cost
+        if self._units_left < 0:
+            raise TooDear
+
+    @property
+    def exhausted(self) -> bool:
+        """Whether any more payment was refused."""
+        return self._units_left < 0
+
+
+class Judge:
+    """`account`: what evaluating selectors may still cost in this decision."""
+
+    def __init__(self, view: View, account: Account) -> None:
+        self.view = view
+        self._features: Features = view.features
+        self._account = account
         self._known: dict[tuple[int, int], Refused | None] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
         self._consumable = view.features.on(Gate.CONSUMABLE_CAPACITY)
@@ -52,12 +75,7 @@ class Judge:
     def verdict(self, matches: Matches, position: int) -> Verdict | None:
         """What selectors say of a device. Raises TooDear when their cost is beyond the bound."""
         verdict = matches.verdict(position)
-        for item, cost in matches.bill(position):
-            if item not in self._paid:
-                self._paid.add(item)
-                self._units_left -= cost
-        if self._units_left < 0:
-            raise TooDear
+        self._account.pay(matches.bill(position))
         return verdict
 
     def demand(self, alternative: Alternative, position: int) -> Demand:
@@ -84,7 +102,7 @@ class Judge:
         if verdict is not None:
             if verdict.fatal:
                 raise FatalError(verdict.text)
-            return Refused(verdict.code, verdict.text)
+            return Refused(verdict.code, verdict.text, verdict.short)
         if self._consumable:
             wanted = self.demand(alternative, position)
             if wanted.fatal:

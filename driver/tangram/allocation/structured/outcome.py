@@ -1,6 +1,7 @@
 """What the engine answers."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tangram.allocation.structured.cluster import DeviceId
@@ -49,11 +50,35 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shortage:
+    """What keeps the claims from their devices, counted, so that nodes can be added up.
+
+    About the first request that cannot be served by itself (`request`, empty where there is only one), else
+    about all of them together. `refused`: words that read well after a count → devices; each device counts
+    once. `left` devices come into question, but do not do because of `cause`. `others`: devices that are not
+    of the device class, in no other count. `kinds`: what the counted devices are (`type` of our driver's).
+    """
+
+    request: str = ""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    left: int = 0
+    cause: str = ""
+    others: int = 0
+    kinds: frozenset[str] = frozenset()
+
+    @property
+    def devices(self) -> int:
+        """How many devices are counted."""
+        return self.left + sum(self.refused.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
-    """Why the claims do not fit on the node: one line for people, and every refused device."""
+    """Why the claims do not fit on the node: one line for people, every refused device, and the counts."""
 
     summary: str = ""
     refusals: tuple[Refusal, ...] = ()
+    shortage: Shortage = Shortage()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ Answers of selectors are remembered: they depend on the device and the text alon
 cluster.
 """
 
+import itertools
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from fractions import Fraction
@@ -35,11 +36,13 @@ Bill = tuple[tuple[int, int], ...]
 
 
 class Verdict(NamedTuple):
-    """Why a device does not match a request; `fatal` ends the decision, as upstream."""
+    """Why a device does not match a request; `fatal` ends the decision, as upstream. `short`: the same
+    without what is true of this device alone."""
 
     code: Code
     text: str
     fatal: bool = False
+    short: str = ""
 
 
 class Terms(NamedTuple):
@@ -76,11 +79,6 @@ class View:
             place.device.id: index for index, place in enumerate(self.places) if place.device is not None
         }
         self._known: dict[Hashable, Matches] = {}
-        self._numbers: dict[Hashable, int] = {}
-
-    def number(self, item: Hashable) -> int:
-        """A small number that is equal for equal items only."""
-        return self._numbers.setdefault(item, len(self._numbers))
 
     def device(self, position: int) -> Device:
         """The device at a place that is no poison."""
@@ -130,7 +128,7 @@ class Matches:
             return refused
         bill: list[tuple[Hashable, int]] = []
         refused = self._selectors(device, bill)
-        self._bills[position] = tuple([(self._view.number(item), cost) for item, cost in bill])
+        self._bills[position] = tuple([(_numbers.of(item), cost) for item, cost in bill])
         if refused:
             return refused
         if place.slice.per_device:
@@ -153,6 +151,27 @@ class Matches:
             if refused := _ask(text, device.cel, device, features, bill, owner=owner, index=index):
                 return refused
         return None
+
+
+class _Numbers:
+    """A number for each item, the same for equal ones, whichever view asks; none is ever used again."""
+
+    _REMEMBERED = 100_000
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+        self._next = itertools.count()
+
+    def of(self, item: Hashable) -> int:
+        number = self._known.get(item)
+        if number is None:
+            if len(self._known) >= self._REMEMBERED:
+                self._known.clear()
+            number = self._known[item] = next(self._next)
+        return number
+
+
+_numbers = _Numbers()
 
 
 def _places(pools: tuple[Pool, ...], features: Features) -> list[Place]:
@@ -208,7 +227,8 @@ def _ask(
     if answer.result:
         return None
     what = f"is not of {owner}" if code is Code.CLASS else "does not match"
-    return Verdict(code, f"{what}: {_excerpt(text)}{_found(program, seen)}")
+    short = f"not of device {owner}" if code is Code.CLASS else f"not selected by {_excerpt(text)}"
+    return Verdict(code, f"{what}: {_excerpt(text)}{_found(program, seen)}", short=short)
 
 
 def carries_guard(class_selectors: Iterable[str]) -> bool:
