@@ -231,4 +231,8 @@ def _compatible(current: frozenset[str], groups: frozenset[str]) -> bool:
 def _narrowed(current: frozenset[str] | None, groups: frozenset[str]) -> frozenset[str]:
     if current is None:
         return groups
-    return current & groups if current and groups else current
+    return current & groups or _AT_ODDS if current and groups else current
+
+
+_AT_ODDS = frozenset({""})
+"""Devices of one counter set were allocated that have no group in common: no other goes with them."""
