@@ -14,12 +14,17 @@ from tangram.base.errors import TangramError
 _COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("node", "run"): ("tangram.cli.node", "publish this node's GPUs and prepare claims (DaemonSet)"),
     ("controller", "run"): ("tangram.cli.controller", "choose node and devices of every claim (Deployment)"),
+    ("mps", "run"): ("tangram.cli.mps", "keep the MPS daemons of this node's GPUs (DaemonSet)"),
     ("allocate",): ("tangram.cli.allocate", "answer from files which devices claims would get, and why not"),
     ("why",): ("tangram.cli.why", "say what keeps a pod or a claim from its devices, GPU by GPU"),
     ("probe",): ("tangram.cli.probe", "show this machine's GPUs, and record them for the simulator"),
     ("playground",): ("tangram.cli.playground", "try Tangram in a terminal: no cluster and no GPU needed"),
 }
-_GROUPS = {"node": "the kubelet plugin of one node", "controller": "the allocator of the cluster"}
+_GROUPS = {
+    "node": "the kubelet plugin of one node",
+    "controller": "the allocator of the cluster",
+    "mps": "GPUs shared by MPS",
+}
 
 _DESCRIPTION = """\
 Tangram is a Kubernetes DRA driver for GPUs. A pod asks for a GPU by memory, type or NVLink peers in a

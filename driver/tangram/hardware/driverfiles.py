@@ -50,6 +50,15 @@ def driver_edits(*, driver_root: Path, ldcache_script: Path, visible_root: Path 
     )
 
 
+def driver_libraries(*, driver_root: Path, visible_root: Path) -> list[tuple[Path, Path]]:
+    """(name, file) of the driver's own libraries, both as this process sees them, sorted.
+
+    DriverUnavailableError where no driver is installed there.
+    """
+    directory, version = _library_directory(visible_root, driver_root)
+    return _libraries(visible_root, directory, version)
+
+
 def install_ldcache_script(directory: Path) -> Path:
     """Puts our hook script into a directory that the host sees at the same path; returns its path.
 
