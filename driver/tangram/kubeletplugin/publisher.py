@@ -105,6 +105,15 @@ class SlicePublisher:
         """Paths such as `devices[].taints` that the server does not keep: their feature gates are off."""
         return self._writer.dropped_fields
 
+    async def keeps(self, field_name: str) -> bool | None:
+        """Whether the server keeps a field of slices such as `sharedCounters`, from what is stored and what
+        became of writes; None until one that has it was written. Waits until the stored slices are known."""
+        await self._reflector.synced.wait()
+        if field_name in self._writer.dropped_fields:
+            return False
+        stored = any(each.spec.get(field_name) for each in self._reflector.store.values())
+        return True if stored or field_name in self._writer.known_fields else None
+
     def publish(self, pools: Mapping[str, Pool]) -> None:
         """Replaces the whole desired state, by pool name; returns at once. Pools left out are deleted."""
         before = self._desired or {}

@@ -5,7 +5,7 @@ limit of 32 attributes and capacities per device (`resource/v1/types.go`).
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from tangram.model.gpu import Gpu, GpuUuid, Machine
@@ -15,6 +15,9 @@ from tangram.model.semver import normalize_version
 
 Allocator = Literal["controller", "scheduler"]
 """Who allocates the devices of a node: Tangram's controller or kube-scheduler itself."""
+
+Kind = Literal["gpu", "mps", "timeslice", "mig"]
+"""What a device is (attribute `type`): a whole GPU, one shared by MPS or time-slicing, a MIG placement."""
 
 AttributeValue = bool | int | str
 STANDARD_DOMAIN = "resource.kubernetes.io"
@@ -30,16 +33,33 @@ class Version:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RequestPolicy:
+    """What a claim may ask of a shared device's capacity (KEP-5075): `default` where it says nothing, else
+    from `minimum` in steps of `step` up to `maximum`. Default and maximum are whole steps above the minimum.
+    """
+
+    default: int
+    minimum: int
+    step: int
+    maximum: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
     """A device as it goes into a ResourceSlice.
 
     `attributes` are bare names of our own domain or `resource.kubernetes.io/…`; `capacity` in plain integers
-    (bytes for memory).
+    (bytes for memory), `policies` for capacities of a device that is `shared` by many claims. `consumes` are
+    counters of the set `counter_set` (KEP-4815), none where the controller allocates.
     """
 
     name: str
     attributes: dict[str, AttributeValue | Version]
     capacity: dict[str, int]
+    policies: dict[str, RequestPolicy] = field(default_factory=dict)
+    shared: bool = False
+    counter_set: str = ""
+    consumes: dict[str, int] = field(default_factory=dict)
 
 
 def short_ids(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, str]:
@@ -127,7 +147,7 @@ def _gpu_capacity(gpu: Gpu) -> dict[str, int]:
         capacity["memory"] = gpu.memory_bytes
     if gpu.multiprocessors is not None:
         capacity["multiprocessors"] = gpu.multiprocessors
-    return capacity
+    return capacity | {"memorySlices": gpu.memory_slices, "computeSlices": gpu.compute_slices}
 
 
 def _nvlink_domains(matrix: LinkMatrix) -> dict[int, int]:

@@ -31,9 +31,10 @@ from tangram.node.cdifile import CdiFiles, driver_edits_of
 from tangram.node.discovery import Discovery
 from tangram.node.driver import NodeDriver
 from tangram.node.held import Damage, HeldClaim, HeldStore
-from tangram.node.inventory import Inventory, pools
+from tangram.node.inventory import Inventory
 from tangram.node.locks import Locks
 from tangram.node.metrics import HELD_STATE_SET_ASIDE, NodeCollector
+from tangram.node.pools import Counters, pools
 from tangram.node.prepare import Preparer
 from tangram.node.reconcile import Reconciler
 from tangram.node.report import AFTER_ANSWER_S, Reporter
@@ -45,6 +46,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
 _CLOSE_S = 0.1
+_LOOK_AT_SERVER_S = 0.5
 # Claims are worked on in threads, and every file operation gives the interpreter away: while the event loop
 # is busy with other claims, each would wait the default of 5 ms to get it back.
 _SWITCH_INTERVAL_S = 0.0005
@@ -112,6 +114,7 @@ class NodePlugin:
             changed=self._changed,
             clock=clock,
             rescan_interval_s=settings.rescan_interval_s,
+            policy=settings.policy,
         )
         self._events = EventRecorder(
             client,
@@ -159,7 +162,9 @@ class NodePlugin:
         self._publisher = SlicePublisher(
             client=client, driver_name=DRIVER_NAME, node_name=settings.node_name, clock=clock
         )
+        # What to publish while the server is not known: nothing where its version decides on the layout.
         self._one_slice = None if settings.allocator == "scheduler" else False
+        self._counters: Counters = "none"
         self._registry = registry
         self.server = HttpServer(settings.metrics_address, waiting_for=self.waiting_for, registry=registry)
 
@@ -222,6 +227,22 @@ class NodePlugin:
             except TangramError as error:
                 _log.warning("server_version_unknown", error=str(error))
                 await self._clock.sleep(backoff.next_s())
+        if not self._one_slice and self._settings.policy.overlaps:
+            await self._learn_counters()
+        self._publish_again()
+
+    async def _learn_counters(self) -> None:
+        """Publishes counter sets that nothing consumes, and has devices consume them once the server is seen
+        to keep them."""
+        while (kept := await self._publisher.keeps("sharedCounters")) is None:
+            if self._counters == "none":
+                self._counters = "probed"
+                self._publish_again()
+            await self._clock.sleep(_LOOK_AT_SERVER_S)
+        self._counters = "consumed" if kept else "none"
+        _log.info("counters_learnt", kept=kept)
+
+    def _publish_again(self) -> None:
         if (inventory := self._inventory()) is not None:
             self._publish(inventory)
 
@@ -242,6 +263,7 @@ class NodePlugin:
                 node_name=self._settings.node_name,
                 allocator=self._settings.allocator,
                 one_slice=self._one_slice,
+                counters=self._counters,
             )
         )
 

@@ -16,7 +16,7 @@ from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import Gpu, GpuUuid, Machine
-from tangram.node.inventory import Inventory, merge, without_driver
+from tangram.node.inventory import Inventory, Policy, merge, without_driver
 from tangram.node.metrics import DISCOVERY_FAILURES
 
 _log = get_logger("node")
@@ -38,6 +38,7 @@ class Discovery:
         changed: Callable[[Inventory], None],
         clock: Clock,
         rescan_interval_s: float,
+        policy: Policy | None = None,
     ) -> None:
         self._workers = workers
         self._held = held
@@ -45,6 +46,7 @@ class Discovery:
         self._changed = changed
         self._clock = clock
         self._rescan_interval_s = rescan_interval_s
+        self._policy = policy or Policy()
         self._backoff = Backoff(maximum_s=rescan_interval_s)
         self.inventory: Inventory | None = None
         self.problem = "the first look at the GPUs"
@@ -93,7 +95,7 @@ class Discovery:
             if not failing:
                 raise HardwareError(error.cause, next_step=error.next_step) from error
             return replace(before, unhealthy=failing)
-        inventory = merge(before, machine, held=held)
+        inventory = merge(before, machine, held=held, policy=self._policy)
         nodes, failing = await self._device_nodes(machine)
         return replace(
             inventory,

@@ -1,29 +1,39 @@
-"""What this node has and publishes: from discovered GPUs to pools of ResourceSlices. Pure.
+"""What this node has: GPUs as known at one moment, and the devices that it offers. Pure.
 
 A GPU that stops answering stays in the inventory, unhealthy, for as long as a claim holds it; then it goes.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from types import MappingProxyType
 
-from tangram import DRIVER_NAME
 from tangram.base.errors import DriverUnavailableError
 from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import CdiEdits
-from tangram.kubeletplugin.slices import Pool, Slice
-from tangram.model.devices import (
-    Allocator,
-    AttributeValue,
-    PublishedDevice,
-    Version,
-    gpu_device_name,
-    gpu_devices,
-    pool_name,
-    short_ids,
-)
+from tangram.model.devices import Kind
 from tangram.model.gpu import Gpu, GpuUuid, Machine
-from tangram.model.quantity import format_bytes
+from tangram.model.mig import GpuInstance
+from tangram.model.offers import Offer, offers
+
+_NOTHING: Mapping[GpuUuid, tuple[GpuInstance, ...]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What the settings of the node say about its devices.
+
+    `kinds` are offered where the hardware reaches them; `replicas` claims share a GPU by time-slicing;
+    `dynamic`: MIG mode may be switched where that needs no reset.
+    """
+
+    kinds: tuple[Kind, ...] = ("gpu",)
+    replicas: int = 4
+    dynamic: bool = False
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether two of its devices may stand for the same part of a GPU."""
+        return len(self.kinds) > 1 or "mig" in self.kinds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +42,7 @@ class Inventory:
 
     `machine` holds all that are published, `unhealthy` the cause for each of them that must not be used,
     `nodes` the device nodes of each; `control_nodes` and `driver_edits` are what every container with a GPU
-    needs.
+    needs. `foreign` are MIG instances that are not ours. `devices` (derived) are the offers by name.
     """
 
     machine: Machine
@@ -40,11 +50,15 @@ class Inventory:
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]] = field(default_factory=dict)
     control_nodes: tuple[DeviceNode, ...] = ()
     driver_edits: CdiEdits = field(default_factory=CdiEdits)
+    policy: Policy = field(default_factory=Policy)
+    foreign: Mapping[GpuUuid, tuple[GpuInstance, ...]] = field(default_factory=dict)
+    devices: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
 
-    def by_device(self) -> dict[str, Gpu]:
-        """Device name → GPU."""
-        ids = short_ids(gpu.uuid for gpu in self.machine.gpus)
-        return {gpu_device_name(ids[gpu.uuid]): gpu for gpu in self.machine.gpus}
+    def __post_init__(self) -> None:
+        found = offers(
+            self.machine, kinds=self.policy.kinds, dynamic=self.policy.dynamic, foreign=self.foreign
+        )
+        object.__setattr__(self, "devices", {offer.name: offer for offer in found})
 
     def gpu(self, uuid: str) -> Gpu | None:
         """The GPU of that UUID."""
@@ -61,7 +75,14 @@ class Inventory:
         return nodes
 
 
-def merge(previous: Inventory | None, found: Machine, *, held: frozenset[str]) -> Inventory:
+def merge(
+    previous: Inventory | None,
+    found: Machine,
+    *,
+    held: frozenset[str],
+    policy: Policy | None = None,
+    foreign: Mapping[GpuUuid, tuple[GpuInstance, ...]] = _NOTHING,
+) -> Inventory:
     """The inventory after a look at the hardware, without the device nodes of what was found.
 
     `held` are the UUIDs of GPUs that claims hold: one of those that no longer answers is kept as last seen.
@@ -75,49 +96,11 @@ def merge(previous: Inventory | None, found: Machine, *, held: frozenset[str]) -
         machine=replace(found, gpus=gpus),
         unhealthy={gpu.uuid: found.failures.get(gpu.uuid, "the GPU is not there any more") for gpu in kept},
         nodes={gpu.uuid: known_nodes[gpu.uuid] for gpu in kept if gpu.uuid in known_nodes},
+        policy=policy or Policy(),
+        foreign=dict(foreign),
     )
 
 
 def without_driver(previous: Inventory, cause: str) -> Inventory:
     """The inventory while the driver does not answer: as last seen, nothing of it usable."""
     return replace(previous, unhealthy=dict.fromkeys((gpu.uuid for gpu in previous.machine.gpus), cause))
-
-
-def pools(
-    inventory: Inventory, *, node_name: str, allocator: Allocator, one_slice: bool = False
-) -> dict[str, Pool]:
-    """The pool of this node: a slice per GPU in order of UUIDs, which is the order of preference.
-
-    A slice per GPU leaves room for the other kinds of devices of that GPU (64 in a slice with counters).
-    `one_slice` puts all into one: a server older than 1.36 keeps the order of devices but not of slices.
-    """
-    devices = [
-        wire_device(device)
-        for device in gpu_devices(
-            inventory.machine, allocator=allocator, unhealthy=frozenset(inventory.unhealthy)
-        )
-    ]
-    groups = [tuple(devices)] if one_slice else [(device,) for device in devices]
-    return {pool_name(DRIVER_NAME, node_name): Pool(slices=tuple(Slice(devices=group) for group in groups))}
-
-
-def wire_device(device: PublishedDevice) -> dict[str, Any]:
-    """A device as the API has it (`resource/v1` Device)."""
-    return {
-        "name": device.name,
-        "attributes": {name: _wire_attribute(value) for name, value in device.attributes.items()},
-        "capacity": {
-            name: {"value": format_bytes(value) if name == "memory" else str(value)}
-            for name, value in device.capacity.items()
-        },
-    }
-
-
-def _wire_attribute(value: AttributeValue | Version) -> dict[str, bool | int | str]:
-    if isinstance(value, Version):
-        return {"version": value.text}
-    if isinstance(value, bool):
-        return {"bool": value}
-    if isinstance(value, int):
-        return {"int": value}
-    return {"string": value}

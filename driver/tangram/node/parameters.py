@@ -27,7 +27,7 @@ def check_parameters(
     if not entries:
         return
     classes = _classes(claim)
-    gpus = inventory.by_device()
+    gpus = {name: offer.gpu for name, offer in inventory.devices.items()}
     by_request: dict[str, list[str]] = {}
     for result in results:
         by_request.setdefault(result.request, []).append(result.device)

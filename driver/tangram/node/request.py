@@ -96,15 +96,15 @@ def intent(
     """What preparing the claim would hold. Raises for a device that is not here, or is unhealthy and not
     already `in_use`."""
     label = claim_label(claim)
-    gpus = inventory.by_device()
     devices: list[HeldDevice] = []
     for result in results:
-        gpu = gpus.get(result.device)
-        if gpu is None:
+        offer = inventory.devices.get(result.device)
+        if offer is None:
             raise ClaimNotPreparableError(
                 f"{label}: device {result.device[:128]!r} is not on this node (any more)",
                 next_step="see the node plugin's log for lost GPUs; delete the pod to place it again",
             )
+        gpu = offer.gpu
         admin_access = result.admin_access or False
         if gpu.uuid in inventory.unhealthy and not (admin_access or in_use):
             raise HardwareError(

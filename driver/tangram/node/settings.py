@@ -1,15 +1,18 @@
 """The settings of `tangram node run`."""
 
-from typing import Annotated
+from typing import Annotated, Literal, get_args
 
 from msgspec import Meta
 
 from tangram import DRIVER_NAME
 from tangram.base.settings import DNS_SUBDOMAIN, AbsolutePath, CommandSettings, MaybeAbsolutePath, Text
-from tangram.model.devices import Allocator, pool_name
+from tangram.model.devices import Allocator, Kind, pool_name
+from tangram.node.inventory import Policy
 
 # The pool is named after the node, and its name is limited to 253 (resource/v1 PoolNameMaxLength).
 _LONGEST_NODE_NAME = 253 - len(pool_name(DRIVER_NAME, ""))
+
+_KIND = "(gpu|mig|mps|timeslice)"
 
 
 class NodeSettings(CommandSettings, frozen=True, kw_only=True):
@@ -59,6 +62,32 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             " (autoscaled pools, native extended resources)"
         ),
     ] = "controller"
+    kinds: Annotated[
+        str,
+        Meta(
+            description="which devices to publish of a GPU, where its MIG mode reaches them, separated by"
+            " commas: gpu (the whole GPU), mig (MIG placements), mps and timeslice (shares by MPS and"
+            " by time-slicing)",
+            pattern=rf"\A{_KIND}(,{_KIND})*\Z",
+            extra={"expected": "kinds such as gpu,mig (of gpu, mig, mps, timeslice)"},
+        ),
+    ] = "gpu"
+    replicas: Annotated[
+        int,
+        Meta(
+            description="how many claims may share a GPU by time-slicing; a share by MPS that does not say"
+            " its size is such a part too",
+            ge=2,
+            le=64,
+        ),
+    ] = 4
+    mig_mode: Annotated[
+        Literal["static", "dynamic"],
+        Meta(
+            description="static: each GPU stays in the MIG mode in which it is found; dynamic: the plugin"
+            " switches it for a claim while the GPU is idle (Hopper and later, not in virtual machines)"
+        ),
+    ] = "static"
     simulate: Annotated[
         str,
         Meta(
@@ -71,3 +100,13 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
         float,
         Meta(description="how often the GPUs are looked at again", ge=1, le=3600, extra={"unit": "seconds"}),
     ] = 30.0
+
+    @property
+    def policy(self) -> Policy:
+        """What the settings say about devices."""
+        known: tuple[Kind, ...] = get_args(Kind)
+        return Policy(
+            kinds=tuple(kind for kind in known if kind in self.kinds.split(",")),
+            replicas=self.replicas,
+            dynamic=self.mig_mode == "dynamic",
+        )

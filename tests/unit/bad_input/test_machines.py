@@ -13,7 +13,8 @@ from tangram.hardware.machines import MachineDescription, parse_machine, read_ma
 from tangram.hardware.simulated import describe_machine
 from tangram.kubeletplugin.slice_limits import check_pool
 from tangram.model.gpu import Machine
-from tangram.node.inventory import merge, pools
+from tangram.node.inventory import merge
+from tangram.node.pools import pools
 
 SOURCE = "mine.yaml"
 BASE: dict[str, Any] = {

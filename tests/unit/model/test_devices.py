@@ -106,7 +106,7 @@ def test_a_device_in_full() -> None:
             "resource.kubernetes.io/pciBusID": first.pci_bus_id,
             "resource.kubernetes.io/numaNode": first.numa_node,
         },
-        capacity={"memory": 81920 * 2**20, "multiprocessors": 108},
+        capacity={"memory": 81920 * 2**20, "multiprocessors": 108, "memorySlices": 8, "computeSlices": 7},
     )
 
 
@@ -136,7 +136,7 @@ def test_what_the_hardware_lacks_is_left_out_or_neutral() -> None:
     (device,) = gpu_devices(Machine(gpus=(bare,)), allocator="controller")
     check_limits((device,))
     assert set(device.attributes) == ALWAYS
-    assert device.capacity == {}
+    assert device.capacity == {"memorySlices": 0, "computeSlices": 0}
     assert device.attributes["driverVersion"] == Version("0.0.0")
 
 

@@ -150,11 +150,11 @@ class Node:
     @property
     def devices(self) -> list[str]:
         assert self.inventory is not None
-        return list(self.inventory.by_device())
+        return list(self.inventory.devices)
 
     def gpu(self, device: str) -> GpuUuid:
         assert self.inventory is not None
-        return self.inventory.by_device()[device].uuid
+        return self.inventory.devices[device].gpu.uuid
 
     def held_file(self, number: int) -> Path:
         return self.root / "claims" / f"{uid(number)}.json"

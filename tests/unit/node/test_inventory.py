@@ -8,7 +8,8 @@ from tests.unit.node.support import NODE, POOL, backend, inventory_of
 from tangram.base.errors import DriverUnavailableError
 from tangram.kubeletplugin.slice_limits import check_pool
 from tangram.model.gpu import Machine
-from tangram.node.inventory import merge, pools, without_driver
+from tangram.node.inventory import merge, without_driver
+from tangram.node.pools import pools
 
 
 @pytest.mark.parametrize("machine", ["a100-sxm4-80gb-x8", "h100-sxm5-80gb-x8", "dgx-1v", "t4-x4"])
@@ -18,7 +19,7 @@ def test_one_slice_for_each_gpu_in_order(machine: str) -> None:
     assert list(published) == [POOL]
     check_pool(pool_name=POOL, pool=published[POOL])
     names = [[device["name"] for device in each.devices] for each in published[POOL].slices]
-    assert names == [[name] for name in inventory.by_device()]
+    assert names == [[name] for name in inventory.devices]
     uuids = [
         device["attributes"]["uuid"]["string"] for each in published[POOL].slices for device in each.devices
     ]
@@ -28,7 +29,7 @@ def test_one_slice_for_each_gpu_in_order(machine: str) -> None:
 def test_one_slice_for_all_where_slices_are_not_walked_in_order() -> None:
     inventory = inventory_of(backend())
     (single,) = pools(inventory, node_name=NODE, allocator="scheduler", one_slice=True)[POOL].slices
-    assert [device["name"] for device in single.devices] == list(inventory.by_device())
+    assert [device["name"] for device in single.devices] == list(inventory.devices)
     assert {device["attributes"]["allocator"]["string"] for device in single.devices} == {"scheduler"}
 
 
@@ -42,7 +43,8 @@ def test_the_wire_form_of_a_device() -> None:
     assert attributes["nvlinkPeers"] == {"int": 7}
     assert attributes["cudaComputeCapability"] == {"version": "8.0.0"}
     assert "resource.kubernetes.io/pcieRoot" in attributes
-    assert device["capacity"] == {"memory": {"value": "80Gi"}, "multiprocessors": {"value": "108"}}
+    capacity = {name: amount["value"] for name, amount in device["capacity"].items()}
+    assert capacity == {"memory": "80Gi", "multiprocessors": "108", "memorySlices": "8", "computeSlices": "7"}
 
 
 def test_a_node_without_gpus_has_an_empty_pool() -> None:
@@ -59,7 +61,7 @@ def test_a_lost_gpu_goes_unless_it_is_held() -> None:
     assert [gpu.uuid for gpu in now.machine.gpus] == [gpu.uuid for gpu in before.machine.gpus[1:]]
     assert now.unhealthy == {held: "GPU is lost"}
     assert held in now.nodes
-    assert set(now.by_device()) == set(before.by_device()) - {next(iter(before.by_device()))}
+    assert set(now.devices) == set(before.devices) - {next(iter(before.devices))}
     devices = {
         device["attributes"]["uuid"]["string"]: device["attributes"]["healthy"]["bool"]
         for each in pools(now, node_name=NODE, allocator="controller")[POOL].slices
