@@ -14,8 +14,9 @@ from typing import Generic, NamedTuple, TypeVar
 from tangram.base.clock import Clock
 from tangram.base.errors import HardwareError, HardwareTimeoutError
 from tangram.base.logs import get_logger
-from tangram.hardware.backend import Backend, DeviceNode
+from tangram.hardware.backend import Backend, ComputeMode, DeviceNode, GpuProcess, MigModes
 from tangram.model.gpu import Gpu, GpuUuid, Machine
+from tangram.model.mig import ComputeInstance, GpuInstance, MigPlacement
 
 T = TypeVar("T")
 
@@ -23,6 +24,8 @@ GPU_DEADLINE_S = 10.0
 """Well below the 45 s that kubelet grants a Prepare."""
 SYSTEM_DEADLINE_S = 30.0
 """Without persistence mode the driver takes seconds per GPU to wake it up for the first look."""
+MIG_MODE_DEADLINE_S = 30.0
+"""A switch of the MIG mode takes 5 to 10 s on a GPU that is well."""
 MAXIMUM_ABANDONED = 2
 """Hung threads that one GPU (or the system) may cost before its calls are refused at once."""
 _SYSTEM = "system"
@@ -95,6 +98,87 @@ class Workers:
         """The nodes every container with a GPU needs (`Backend.control_nodes`)."""
         return await self._run(_FILES, "control_nodes", self._backend.control_nodes)
 
+    async def mig_nodes(
+        self, gpu: Gpu, *, gpu_instance_id: int, compute_instance_id: int
+    ) -> tuple[DeviceNode, ...]:
+        """The capability nodes of a compute instance (`Backend.mig_nodes`)."""
+        return await self._run(
+            _FILES,
+            "mig_nodes",
+            lambda: self._backend.mig_nodes(
+                gpu, gpu_instance_id=gpu_instance_id, compute_instance_id=compute_instance_id
+            ),
+        )
+
+    async def mig_modes(self, uuid: GpuUuid) -> MigModes:
+        """The MIG mode now and after the next reset (`Backend.mig_modes`)."""
+        return await self._run(uuid, "mig_modes", lambda: self._backend.mig_modes(uuid))
+
+    async def set_mig_mode(self, uuid: GpuUuid, *, enabled: bool) -> MigModes:
+        """Switches the MIG mode and reads it back (`Backend.set_mig_mode`)."""
+        return await self._run(
+            uuid,
+            "set_mig_mode",
+            lambda: self._backend.set_mig_mode(uuid, enabled=enabled),
+            deadline_s=MIG_MODE_DEADLINE_S,
+        )
+
+    async def gpu_instances(self, uuid: GpuUuid) -> tuple[GpuInstance, ...]:
+        """All instances on the GPU now (`Backend.gpu_instances`)."""
+        return await self._run(uuid, "gpu_instances", lambda: self._backend.gpu_instances(uuid))
+
+    async def create_gpu_instance(self, uuid: GpuUuid, *, profile_id: int, placement: MigPlacement) -> int:
+        """Creates an instance at that place; its id (`Backend.create_gpu_instance`)."""
+        return await self._run(
+            uuid,
+            "create_gpu_instance",
+            lambda: self._backend.create_gpu_instance(uuid, profile_id=profile_id, placement=placement),
+        )
+
+    async def create_compute_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> ComputeInstance:
+        """Creates the one compute instance of a GPU instance (`Backend.create_compute_instance`)."""
+        return await self._run(
+            uuid,
+            "create_compute_instance",
+            lambda: self._backend.create_compute_instance(uuid, gpu_instance_id=gpu_instance_id),
+        )
+
+    async def destroy_compute_instance(
+        self, uuid: GpuUuid, *, gpu_instance_id: int, compute_instance_id: int
+    ) -> None:
+        """Destroys a compute instance (`Backend.destroy_compute_instance`)."""
+        await self._run(
+            uuid,
+            "destroy_compute_instance",
+            lambda: self._backend.destroy_compute_instance(
+                uuid, gpu_instance_id=gpu_instance_id, compute_instance_id=compute_instance_id
+            ),
+        )
+
+    async def destroy_gpu_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> None:
+        """Destroys a GPU instance (`Backend.destroy_gpu_instance`)."""
+        await self._run(
+            uuid,
+            "destroy_gpu_instance",
+            lambda: self._backend.destroy_gpu_instance(uuid, gpu_instance_id=gpu_instance_id),
+        )
+
+    async def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
+        """The GPU's compute mode (`Backend.compute_mode`)."""
+        return await self._run(uuid, "compute_mode", lambda: self._backend.compute_mode(uuid))
+
+    async def set_compute_mode(self, uuid: GpuUuid, mode: ComputeMode) -> None:
+        """Sets the compute mode (`Backend.set_compute_mode`)."""
+        await self._run(uuid, "set_compute_mode", lambda: self._backend.set_compute_mode(uuid, mode))
+
+    async def processes(self, uuid: GpuUuid) -> tuple[GpuProcess, ...]:
+        """Who computes on the GPU now (`Backend.processes`)."""
+        return await self._run(uuid, "processes", lambda: self._backend.processes(uuid))
+
+    async def used_memory_bytes(self, uuid: GpuUuid) -> int | None:
+        """Memory in use on the GPU (`Backend.used_memory_bytes`)."""
+        return await self._run(uuid, "used_memory_bytes", lambda: self._backend.used_memory_bytes(uuid))
+
     async def close(self) -> None:
         """Lets go of the driver and ends the threads; never raises, and waits for no call that hangs."""
         if self._closed:
@@ -110,10 +194,13 @@ class Workers:
                 thread.end()
             self._threads.clear()
 
-    async def _run(self, lane: str, call: str, function: Callable[[], T]) -> T:
+    async def _run(
+        self, lane: str, call: str, function: Callable[[], T], *, deadline_s: float | None = None
+    ) -> T:
         thread = self._thread(lane, call)
         outcome = thread.submit(function)
-        deadline_s = self._system_deadline_s if lane == _SYSTEM else self._gpu_deadline_s
+        if deadline_s is None:
+            deadline_s = self._system_deadline_s if lane == _SYSTEM else self._gpu_deadline_s
         deadline = asyncio.ensure_future(self._clock.sleep(deadline_s))
         try:
             await asyncio.wait((outcome, deadline), return_when=asyncio.FIRST_COMPLETED)
