@@ -48,7 +48,10 @@ class Fault(StrEnum):
     ROUNDED_IN_BINARY = "a capacity that was rounded to a step is written as a binary quantity"
     BINDING_SLICES_LAST = "slices with binding conditions come after the others of their pool"
     PERMUTATIONS = "one request may get the same shared device twice"
-    ALL_LOSES_SUBREQUEST = "a subrequest for all devices goes on as the first subrequest after one device"
+    ALL_LOSES_SUBREQUEST = (
+        "a subrequest for all devices goes on as the first subrequest after one device; the second is "
+        "listed by the selectors of the first"
+    )
     INCOMPLETE_POOLS_USED = "devices of incomplete pools are allocated"
     NEWER_GENERATION_UNNOTICED = "a newer generation of a pool on other nodes is not noticed"
     INVALID_POOL_FATAL = "an invalid pool that the search reaches is fatal for the pod"

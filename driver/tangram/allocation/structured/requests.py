@@ -135,13 +135,16 @@ class Compiler:
                 f"{where}: has capacity requests, but the DRAConsumableCapacity feature is disabled"
             )
         field = f"spec.devices.requests[{number}]."
-        alternatives = tuple(
-            self._alternative(
-                index, claim, wire.name, item, field + (f"firstAvailable[{i}]" if subrequests else "exactly")
-            )
-            for i, item in enumerate(items)
+        alternatives: list[Alternative] = []
+        for i, item in enumerate(items):
+            part = f"firstAvailable[{i}]" if subrequests else "exactly"
+            listed = None
+            if i == 1 and self._features.has(Fault.ALL_LOSES_SUBREQUEST) and alternatives[0].everything:
+                listed = alternatives[0].matches
+            alternatives.append(self._alternative(index, claim, wire.name, item, field + part, listed=listed))
+        return Request(
+            claim=index, name=wire.name, prioritized=bool(subrequests), alternatives=tuple(alternatives)
         )
-        return Request(claim=index, name=wire.name, prioritized=bool(subrequests), alternatives=alternatives)
 
     def _alternative(
         self,
@@ -150,7 +153,10 @@ class Compiler:
         name: str,
         wire: ExactDeviceRequest | DeviceSubRequest,
         field: str,
+        *,
+        listed: Matches | None,
     ) -> Alternative:
+        """`listed`: by whose selectors "all devices" are listed instead of its own; a fault of versions."""
         subrequest = wire.name if isinstance(wire, DeviceSubRequest) else ""
         where = f"claim {claim_name(claim)}, request {subrequest or name}"
         admin = None if isinstance(wire, DeviceSubRequest) else wire.admin_access
@@ -179,6 +185,7 @@ class Compiler:
         self._count += 1
         wanted = self._demand(claim, name, subrequest, device_class) if self._controller else None
         if mode == "All":
+            matches = listed or matches
             positions = self._everything(matches, wire.capacity, wanted, where)
         else:
             positions = ()
