@@ -45,10 +45,10 @@ async def set_limits(ask: Ask, limits: MpsShare) -> str:
     keep what they have. Raises HardwareError.
     """
     running = await _set(ask, limits)
-    for default, server in (("default_", ""), *(("", f"{pid} ") for pid in running)):
+    for default, server in (("default_", ""), *(("", f" {pid}") for pid in running)):
         text = await ask(
-            f"get_{default}active_thread_percentage {server}\n"
-            f"get_{default}device_pinned_mem_limit {server}{DEVICE}"
+            f"get_{default}active_thread_percentage{server}\n"
+            f"get_{default}device_pinned_mem_limit{server} {DEVICE}"
         )
         percent = _percent(text)
         if percent is None or abs(percent - limits.cores_percent) > 0.5:
@@ -81,7 +81,7 @@ async def _set(ask: Ask, limits: MpsShare) -> tuple[int, ...]:
 
 def _percent(text: str) -> float | None:
     found = [match for line in text.splitlines() if (match := _PERCENT.fullmatch(line))]
-    return float(found[-1][1]) if found else None
+    return float(found[0][1]) if found else None
 
 
 def _is_memory(text: str, wanted_bytes: int) -> bool:
