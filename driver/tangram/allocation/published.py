@@ -5,7 +5,6 @@ from dataclasses import replace
 from tangram import DRIVER_NAME
 from tangram.api import DeviceFacts
 from tangram.cel import CelDevice
-from tangram.model.product import nominal_gigabytes
 
 
 def guarded(cel: CelDevice) -> CelDevice:
@@ -24,10 +23,10 @@ def facts_of(cel: CelDevice) -> DeviceFacts:
     own = cel.attributes.get(DRIVER_NAME, {})
     memory = cel.capacity.get(DRIVER_NAME, {}).get("memory")
     memory_bytes = int(memory) if memory is not None else None
-    product = str(own.get("productName", ""))
-    return DeviceFacts(
-        memory_bytes=memory_bytes,
-        nominal_gb=nominal_gigabytes(product, memory_bytes),
+    return DeviceFacts.of(
+        kind=str(own.get("type", "")),
+        product_name=str(own.get("productName", "")),
         gpu_type=str(own.get("gpuType", "")),
-        product_name=product,
+        memory_bytes=memory_bytes,
+        profile=str(own.get("profile", "")),
     )

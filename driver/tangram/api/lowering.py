@@ -9,7 +9,10 @@ from tangram import DRIVER_NAME
 from tangram.api.demand import Demand, GpuType, Sharing
 from tangram.api.parameters import GPUClaimParameters, decode_parameters, merge
 from tangram.base.errors import InvalidObjectError
+from tangram.model.devices import Kind
 from tangram.model.kubernetes import DeviceConfiguration
+from tangram.model.quantity import parse_quantity
+from tangram.model.shares import WantedShare
 
 CLASS_SHARING: dict[str, Sharing] = {
     DRIVER_NAME: "exclusive",
@@ -18,6 +21,8 @@ CLASS_SHARING: dict[str, Sharing] = {
     f"timeslice.{DRIVER_NAME}": "timeSlice",
 }
 """What the devices of our classes are; of a class that an administrator made, nothing is known."""
+
+_KINDS: dict[Sharing, Kind] = {"exclusive": "gpu", "mig": "mig", "mps": "mps", "timeSlice": "timeslice"}
 
 T = TypeVar("T")
 _Invalid = Callable[..., InvalidObjectError]
@@ -90,14 +95,20 @@ def lower(parameters: GPUClaimParameters, *, class_name: str, object_name: str) 
             "leave one of the two out",
         )
     sharing = _sharing(parameters, class_name, invalid)
-    _refuse_later(parameters, sharing, class_name, invalid)
+    _refuse_later(parameters, invalid)
     text = _stated(parameters.gpu_type)
     try:
         gpu_type = None if text is None else GpuType.parse(text)
     except ValueError as error:
         raise invalid("gpuType", str(error), "write a model such as H100 or H100-80GB") from None
     return Demand(
-        memory_gb=_stated(parameters.memory_gb), gpu_type=gpu_type, linked_set_size=peers, sharing=sharing
+        memory_gb=_stated(parameters.memory_gb),
+        gpu_type=gpu_type,
+        linked_set_size=peers,
+        sharing=sharing,
+        kinds=_kinds(parameters, class_name, sharing),
+        mig_profile=profile,
+        share=_share(parameters, sharing, invalid),
     )
 
 
@@ -106,32 +117,78 @@ def _stated(value: T | UnsetType | None) -> T | None:
 
 
 def _sharing(parameters: GPUClaimParameters, class_name: str, invalid: _Invalid) -> Sharing:
-    """How the devices are used: as the class says; shPolicy may repeat that, or say it for other classes."""
+    """How the devices are used: as the class says; shPolicy and migProfile may repeat that, or say it for
+    other classes."""
     policy: Sharing | None = _stated(parameters.sh_policy)
+    profile = _stated(parameters.mig_profile)
     given = CLASS_SHARING.get(class_name)
     if given is None:
-        return policy or "exclusive"
+        if profile is not None and policy not in (None, "exclusive"):
+            raise invalid(
+                "migProfile",
+                f"{profile} contradicts shPolicy {policy}: a MIG device is not shared",
+                "leave one of the two out",
+            )
+        return "mig" if profile is not None else policy or "exclusive"
     # A MIG device that one claim has to itself is exclusive as well.
     if policy is not None and policy != given and (policy, given) != ("exclusive", "mig"):
-        fitting = next(name for name, sharing in CLASS_SHARING.items() if sharing == policy)
         raise invalid(
             "shPolicy",
             f"{policy} contradicts device class {class_name}, whose devices are for {given} use",
-            f"ask for device class {fitting}, or leave shPolicy out",
+            f"ask for device class {_class_of(policy)}, or leave shPolicy out",
+        )
+    if profile is not None and given != "mig":
+        raise invalid(
+            "migProfile",
+            f"{profile} contradicts device class {class_name}, whose devices are for {given} use",
+            f"ask for device class {_class_of('mig')}, or leave migProfile out",
         )
     return given
 
 
-def _refuse_later(
-    parameters: GPUClaimParameters, sharing: Sharing, class_name: str, invalid: _Invalid
-) -> None:
-    """Refuses by name what this version does not do; a value that changes nothing is welcome."""
+def _class_of(sharing: Sharing) -> str:
+    return next(name for name, of_class in CLASS_SHARING.items() if of_class == sharing)
+
+
+def _kinds(parameters: GPUClaimParameters, class_name: str, sharing: Sharing) -> frozenset[Kind] | None:
+    """The kinds of devices that will do. Of a class that an administrator made, its selectors decide, unless
+    the parameters say."""
+    if class_name in CLASS_SHARING or _stated(parameters.mig_profile) is not None:
+        return frozenset({_KINDS[sharing]})
+    if _stated(parameters.sh_policy) is None:
+        return None
+    return frozenset({"gpu", "mig"} if sharing == "exclusive" else {_KINDS[sharing]})
+
+
+def _share(parameters: GPUClaimParameters, sharing: Sharing, invalid: _Invalid) -> WantedShare:
     mps = _stated(parameters.mps)
+    percent = _stated(mps.thread_percent) if mps is not None else None
+    pinned = _stated(mps.pinned_memory) if mps is not None else None
+    replicas = _stated(parameters.replicas)
+    checks: tuple[tuple[str, int | str | None, Sharing], ...] = (
+        ("mps.threadPercent", percent, "mps"),
+        ("mps.pinnedMemory", pinned, "mps"),
+        ("replicas", replicas if replicas != 1 else None, "timeSlice"),
+    )
+    for field, stated, only in checks:
+        if stated is not None and sharing != only:
+            raise invalid(
+                field,
+                f"{stated} is for {only} use, and the devices are for {sharing} use",
+                f"ask for device class {_class_of(only)}, or leave the field out",
+            )
+    memory_gb = _stated(parameters.memory_gb)
+    memory_bytes = None if memory_gb is None else memory_gb * 10**9
+    if pinned is not None:
+        memory_bytes = int(parse_quantity(pinned))
+        if memory_bytes <= 0:
+            raise invalid("mps.pinnedMemory", f"{pinned} is no memory", "write a quantity such as 16Gi")
+    return WantedShare(memory_bytes=memory_bytes, cores=percent, replicas=replicas)
+
+
+def _refuse_later(parameters: GPUClaimParameters, invalid: _Invalid) -> None:
+    """Refuses by name what this version does not do; a value that changes nothing is welcome."""
     later = {
-        "migProfile": _stated(parameters.mig_profile) is not None,
-        "mps.threadPercent": mps is not None and _stated(mps.thread_percent) is not None,
-        "mps.pinnedMemory": mps is not None and _stated(mps.pinned_memory) is not None,
-        "replicas": _stated(parameters.replicas) not in (None, 1),
         "alternatives": bool(_stated(parameters.alternatives)),
         "latencySensitive": _stated(parameters.latency_sensitive) is True,
         "longKernels": _stated(parameters.long_kernels) is True,
@@ -139,11 +196,3 @@ def _refuse_later(
     for field, asked in later.items():
         if asked:
             raise invalid(field, "is not supported yet by this version", "leave the field out")
-    if sharing != "exclusive":
-        if class_name in CLASS_SHARING:
-            raise invalid(
-                "deviceClassName",
-                f"{class_name} ({sharing}) is not supported yet by this version",
-                f"ask for device class {DRIVER_NAME}",
-            )
-        raise invalid("shPolicy", f"{sharing} is not supported yet by this version", "leave the field out")

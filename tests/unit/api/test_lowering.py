@@ -1,11 +1,13 @@
 """From parameters to a demand: defaults, contradictions, and what this version refuses by name."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tangram.api import Demand, GPUClaimParameters, GpuType, MpsParameters, lower
 from tangram.base.errors import InvalidObjectError
+from tangram.model.shares import WantedShare
 
 OURS = "gpu.resource.admin"
 OWN = "big-gpu"
@@ -23,13 +25,15 @@ def refused(class_name: str = OURS, **fields: Any) -> InvalidObjectError:
 
 
 def test_nothing_stated_asks_for_any_gpu_alone() -> None:
-    assert demand() == Demand(memory_gb=None, gpu_type=None, linked_set_size=1, sharing="exclusive")
+    assert demand() == Demand(kinds=frozenset({"gpu"}), sharing="exclusive")
+    assert demand(OWN) == Demand(kinds=None, sharing="exclusive")
 
 
 def test_what_is_stated_is_asked() -> None:
     assert demand(memory_gb=80, gpu_type="H100-80GB", nv_link_peers=8, sh_policy="exclusive") == Demand(
-        memory_gb=80, gpu_type=GpuType.parse("H100-80GB"), linked_set_size=8, sharing="exclusive"
-    )
+        memory_gb=80, gpu_type=GpuType.parse("H100-80GB"), linked_set_size=8, sharing="exclusive",
+        kinds=frozenset({"gpu"}), share=WantedShare(memory_bytes=80 * 10**9),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -50,16 +54,12 @@ def test_what_is_stated_is_asked() -> None:
     ],
 )
 def test_values_that_change_nothing_are_welcome(fields: dict[str, Any]) -> None:
-    assert demand(**fields) == demand()
+    assert replace(demand(**fields), share=WantedShare()) == demand()
 
 
 @pytest.mark.parametrize(
     ("fields", "field"),
     [
-        ({"mig_profile": "3g.40gb"}, "migProfile"),
-        ({"mps": MpsParameters(thread_percent=50)}, "mps.threadPercent"),
-        ({"mps": MpsParameters(pinned_memory="8Gi")}, "mps.pinnedMemory"),
-        ({"replicas": 4}, "replicas"),
         ({"alternatives": {"a": 1.0}}, "alternatives"),
         ({"latency_sensitive": True}, "latencySensitive"),
         ({"long_kernels": True}, "longKernels"),
@@ -74,27 +74,54 @@ def test_what_has_no_effect_yet_is_refused_by_name(
     assert error.problem == "is not supported yet by this version"
 
 
-@pytest.mark.parametrize("policy", ["mps", "timeSlice"])
-def test_sharing_is_refused_by_name_for_other_classes(policy: str) -> None:
-    error = refused(OWN, sh_policy=policy)
-    assert (error.field, error.problem) == ("shPolicy", f"{policy} is not supported yet by this version")
+@pytest.mark.parametrize(
+    ("class_name", "fields", "kinds"),
+    [
+        (OURS, {}, {"gpu"}),
+        (f"mig.{OURS}", {}, {"mig"}),
+        (f"mig.{OURS}", {"sh_policy": "exclusive"}, {"mig"}),
+        (f"mps.{OURS}", {"sh_policy": "mps"}, {"mps"}),
+        (f"timeslice.{OURS}", {}, {"timeslice"}),
+        (OWN, {"sh_policy": "mps"}, {"mps"}),
+        (OWN, {"sh_policy": "timeSlice"}, {"timeslice"}),
+        (OWN, {"sh_policy": "exclusive"}, {"gpu", "mig"}),
+        (OWN, {"mig_profile": "3g.40gb"}, {"mig"}),
+        (OWN, {"memory_gb": 10}, None),
+    ],
+)
+def test_the_kinds_that_will_do(class_name: str, fields: dict[str, Any], kinds: set[str] | None) -> None:
+    assert demand(class_name, **fields).kinds == (kinds and frozenset(kinds))
+
+
+def test_the_share_that_is_wanted() -> None:
+    mps = MpsParameters(thread_percent=40, pinned_memory="8Gi")
+    assert demand(f"mps.{OURS}", mps=mps).share == WantedShare(memory_bytes=8 * 2**30, cores=40)
+    both = demand(f"mps.{OURS}", mps=MpsParameters(pinned_memory="8Gi"), memory_gb=10)
+    assert (both.share.memory_bytes, both.memory_gb) == (8 * 2**30, 10)
+    assert demand(f"timeslice.{OURS}", replicas=2, memory_gb=4).share == WantedShare(
+        memory_bytes=4 * 10**9, replicas=2
+    )
+    assert refused(f"mps.{OURS}", mps=MpsParameters(pinned_memory="0")).field == "mps.pinnedMemory"
 
 
 @pytest.mark.parametrize(
-    ("class_name", "policy"),
+    ("class_name", "fields", "field"),
     [
-        ("mig.gpu.resource.admin", None),
-        ("mig.gpu.resource.admin", "exclusive"),
-        ("mps.gpu.resource.admin", None),
-        ("mps.gpu.resource.admin", "mps"),
-        ("timeslice.gpu.resource.admin", "timeSlice"),
+        (OURS, {"mig_profile": "3g.40gb"}, "migProfile"),
+        (f"mps.{OURS}", {"mig_profile": "3g.40gb"}, "migProfile"),
+        (OWN, {"mig_profile": "3g.40gb", "sh_policy": "mps"}, "migProfile"),
+        (OURS, {"mps": MpsParameters(thread_percent=50)}, "mps.threadPercent"),
+        (f"timeslice.{OURS}", {"mps": MpsParameters(pinned_memory="8Gi")}, "mps.pinnedMemory"),
+        (f"mps.{OURS}", {"replicas": 4}, "replicas"),
+        (OWN, {"replicas": 4}, "replicas"),
     ],
 )
-def test_our_other_classes_are_refused_by_name(class_name: str, policy: str | None) -> None:
-    error = refused(class_name, sh_policy=policy)
-    assert error.field == "deviceClassName"
-    assert class_name in error.problem
-    assert "not supported yet" in error.problem
+def test_p47_settings_of_another_kind_are_refused(
+    class_name: str, fields: dict[str, Any], field: str
+) -> None:
+    error = refused(class_name, **fields)
+    assert error.field == field
+    assert "leave" in error.next_step
 
 
 @pytest.mark.parametrize(
