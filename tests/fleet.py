@@ -4,11 +4,14 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from tangram import DRIVER_NAME
-from tangram.allocation import NodeDevices
-from tangram.controller.inventory import SliceRecord, decode_slice, node_devices
+from tangram.allocation.structured import Cluster
+from tangram.controller.inventory import Inventory, decode_slice
 from tangram.model.devices import Allocator, PublishedDevice, Version, gpu_devices, pool_name
 from tangram.model.gpu import Gpu, GpuUuid, Machine, NvLink
+from tangram.model.kubernetes import DeviceClass
 
 GUARD = (
     f'device.driver == "{DRIVER_NAME}" && has(device.attributes["{DRIVER_NAME}"].allocator) && '
@@ -118,16 +121,15 @@ def slices(
     ]
 
 
-def records(objects: Iterable[Mapping[str, Any]]) -> list[SliceRecord]:
-    """Slices as the controller keeps them."""
-    return [decode_slice(json.dumps(item).encode()) for item in objects]
-
-
-def node(name: str, of: Machine, *, unhealthy: Iterable[int] = ()) -> NodeDevices:
-    """A node as the allocator sees it."""
-    devices = node_devices(name, records(slices(name, of, unhealthy=unhealthy)))
-    assert devices is not None
-    return devices
+def node(name: str, of: Machine, *, unhealthy: Iterable[int] = (), classes: Iterable[Any] = ()) -> Cluster:
+    """A node as the allocator sees it, with the guarded class unless others are given."""
+    inventory = Inventory()
+    given = list(classes) or [device_class()]
+    decoded = [msgspec.json.decode(json.dumps(item), type=DeviceClass) for item in given]
+    inventory.set_classes({item.metadata.name: item for item in decoded})
+    for item in slices(name, of, unhealthy=unhealthy):
+        inventory.update(item["metadata"]["name"], None, decode_slice(json.dumps(item).encode()))
+    return inventory.nodes[name]
 
 
 def device_class(name: str = DRIVER_NAME, *expressions: str, config: Sequence[Any] = ()) -> dict[str, Any]:

@@ -1,59 +1,41 @@
 """Choosing devices for claims: pure functions over an immutable snapshot."""
 
-from tangram.allocation.devices import Device, DeviceId, NodeDevices
-from tangram.allocation.effort import Settings
 from tangram.allocation.engine import (
     BatchDecision,
     ClaimAllocation,
-    DeviceResult,
     Placement,
     PodDecision,
     ScoreTerms,
+    Settings,
     allocate,
 )
-from tangram.allocation.reasons import Code, NodeRefusal, Reasons, Refusal, summarize
-from tangram.allocation.requests import (
-    Batch,
-    ClaimKey,
-    ClaimRequest,
-    DeviceRequest,
-    Group,
-    MatchAttribute,
-    PodKey,
-    PodRequest,
-)
-from tangram.allocation.snapshot import Snapshot
+from tangram.allocation.reasons import NodeRefusal, Reasons, summarize
+from tangram.allocation.remembered import Remembered
+from tangram.allocation.requests import Batch, ClaimKey, Group, PodKey, PodRequest, claim_key
+from tangram.allocation.snapshot import NOTHING, Holdings, Snapshot
 from tangram.allocation.statistics import Statistics, observe
-from tangram.allocation.topology import Topology, topology_of
 
 __all__ = [
+    "NOTHING",
     "Batch",
     "BatchDecision",
     "ClaimAllocation",
     "ClaimKey",
-    "ClaimRequest",
-    "Code",
-    "Device",
-    "DeviceId",
-    "DeviceRequest",
-    "DeviceResult",
     "Group",
-    "MatchAttribute",
-    "NodeDevices",
+    "Holdings",
     "NodeRefusal",
     "Placement",
     "PodDecision",
     "PodKey",
     "PodRequest",
     "Reasons",
-    "Refusal",
+    "Remembered",
     "ScoreTerms",
     "Settings",
     "Snapshot",
     "Statistics",
-    "Topology",
     "allocate",
+    "claim_key",
     "observe",
     "summarize",
-    "topology_of",
 ]

@@ -1,60 +1,76 @@
 """`allocate`: which node and which devices each pod of a batch gets, and why the others do not.
 
-Pure: no clock, no randomness, no I/O; the same answer for any order of its input mappings. Topology-aware
-best-fit in a fixed, documented order of terms (`ScoreTerms`). Feasibility follows the structured allocator of
-Kubernetes (KEP-4381) for what is supported: class and request selectors, counts, `matchAttribute`.
+Pure: no clock, no randomness, no I/O; the same answer for any order of its input mappings. What is allowed on
+a node, and what is best there, `tangram.allocation.structured` says; here nodes are compared.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tangram.allocation.devices import DeviceId, NodeDevices, members
-from tangram.allocation.effort import Effort, Settings
-from tangram.allocation.eligibility import SelectorError
-from tangram.allocation.feasibility import Fit, Fitting
-from tangram.allocation.reasons import Code, NodeRefusal, Reasons, Refusal
-from tangram.allocation.requests import Batch, ClaimKey, PodKey, PodRequest
+from tangram.allocation.reasons import NodeRefusal, Reasons
+from tangram.allocation.remembered import Answer, Remembered, kind_of
+from tangram.allocation.requests import Batch, ClaimKey, PodKey, PodRequest, claim_key
 from tangram.allocation.snapshot import Snapshot
 from tangram.allocation.statistics import Statistics
-from tangram.allocation.topology import Rest
+from tangram.allocation.structured import (
+    Account,
+    NodeFacts,
+    Options,
+    Outcome,
+    Score,
+    Shortage,
+    decide,
+    offer,
+)
+from tangram.model.kubernetes import AllocationResult, DeviceAllocationResult
+
+_TOO_DEAR = (
+    "the selectors cost too much to evaluate on so many different devices; make them shorter, without nested"
+    " all(), exists(), map() or filter()"
+)
+_UNSCORED = Score((), False, 0, 0, 0, 0, 0, 0, 0, 0, ())
+"""Of claims whose devices cannot be exchanged, so that the first fit is the only one."""
+_FEWEST_STEPS = 200
+"""For every further node once the steps are used up: enough to find some set, if not the best."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Bounds of one decision; each is worth well under a second.
+
+    `search_steps`: devices tried on all nodes together, of which at most `node_search_steps` on one; a search
+    that is cut off settles for the best set so far. `selector_units`: evaluations of selectors, in the units
+    of CEL's cost.
+    """
+
+    search_steps: int = 100_000
+    node_search_steps: int = 10_000
+    selector_units: int = 1_500_000
 
 
 class ScoreTerms(NamedTuple):
     """Why one node beats another, in order of precedence; greater is better.
 
-    1. `preferred`: the scheduler nominated this node.
-    2. `linked`: every request for several GPUs gets a fully linked set.
-    3. `spared_gb`: minus the nominal memory of the GPUs taken, so that small demands leave big GPUs alone.
-    4. `set_links`, `ring_links`: bandwidth of the sets, in links on the narrowest hop.
-    5. `fullness`: minus the devices left free: full nodes first, so that empty ones stay empty.
-    6. `rest`: usefulness of what stays free on the node.
-
-    Nodes equal in all terms: the lower name wins.
+    `preferred`: the scheduler nominated this node. `fit`: how good the best devices there are
+    (`tangram.allocation.structured.Score`). Nodes equal in both: the lower name wins.
     """
 
     preferred: bool
-    linked: bool
-    spared_gb: int
-    set_links: int
-    ring_links: int
-    fullness: int
-    rest: Rest
-
-
-class DeviceResult(NamedTuple):
-    """One device for one request."""
-
-    request: str
-    device: DeviceId
+    fit: Score
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimAllocation:
-    """What one claim gets; results in the order of its requests, then of device positions."""
+    """What one claim gets."""
 
     claim: ClaimKey
-    results: tuple[DeviceResult, ...]
+    allocation: AllocationResult
+
+    @property
+    def results(self) -> tuple[DeviceAllocationResult, ...]:
+        """Its devices, in the order of its requests."""
+        return tuple(self.allocation.devices.results or ())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,19 +104,23 @@ def allocate(
     batch: Batch,
     settings: Settings,
     statistics: Statistics,  # noqa: ARG001 - part of the seam: best-fit decides without it
+    *,
+    remembered: Remembered | None = None,
 ) -> BatchDecision:
     """Decides every pod of the batch in order; each sees what the ones before it were given.
 
     In an atomic group that does not fit as a whole nobody is placed, and the decisions of its members that
-    would have fitted carry no placement and the reasons of the first that did not.
+    would have fitted carry no placement and the reasons of the first that did not. `remembered` spares work
+    and changes no answer.
     """
+    remembered = remembered if remembered is not None else Remembered()
     decisions: list[PodDecision] = []
     for group in batch:
         state = snapshot
         decided: list[PodDecision] = []
         failed: PodDecision | None = None
         for pod in group.pods:
-            decision = _decide(state, pod, settings)
+            decision = _Decision(state, pod, settings, remembered).run()
             decided.append(decision)
             if decision.placement is not None:
                 state = _after(state, pod, decision.placement)
@@ -119,89 +139,113 @@ def allocate(
 
 def _after(state: Snapshot, pod: PodRequest, placement: Placement) -> Snapshot:
     for claim in placement.claims:
-        state = state.with_held((result.device for result in claim.results), claim.claim)
+        state = state.with_held(placement.node, claim.claim, claim.results)
     return state.with_consumed(placement.node, pod.resources)
 
 
-class _Candidate(NamedTuple):
-    terms: ScoreTerms
-    node: NodeDevices
-    fit: Fit
+class _Decision:
+    """One pod, on one node after the other."""
 
+    def __init__(self, state: Snapshot, pod: PodRequest, settings: Settings, remembered: Remembered) -> None:
+        self._state = state
+        self._pod = pod
+        self._settings = settings
+        self._remembered = remembered
+        self._kind = kind_of(pod.claims)
+        self._account = Account(settings.selector_units)
+        self._steps_left = settings.search_steps
+        self._found: dict[str, Outcome] = {}
 
-def _decide(snapshot: Snapshot, pod: PodRequest, settings: Settings) -> PodDecision:
-    best: _Candidate | None = None
-    second: _Candidate | None = None
-    refusals: list[NodeRefusal] = []
-    fitting = Fitting(pod.claims, Effort(settings))
-    try:
-        for name in sorted(snapshot.nodes):
-            outcome = _on_node(snapshot, snapshot.nodes[name], pod, fitting)
-            if isinstance(outcome, NodeRefusal):
-                refusals.append(outcome)
-            elif best is None or outcome.terms > best.terms:
-                best, second = outcome, best
-            elif second is None or outcome.terms > second.terms:
-                second = outcome
-    except SelectorError as error:
-        return PodDecision(pod=pod.key, placement=None, reasons=Reasons(fatal=str(error)))
-    reasons = Reasons(nodes=tuple(refusals))
-    if best is None:
-        return PodDecision(pod=pod.key, placement=None, reasons=reasons)
-    placement = Placement(
-        node=best.node.node,
-        claims=tuple(_claim_allocations(best.node, pod, best.fit)),
-        terms=best.terms,
-        runner_up=(second.node.node, second.terms) if second else None,
-    )
-    return PodDecision(pod=pod.key, placement=placement, reasons=reasons)
+    def run(self) -> PodDecision:
+        fits: list[tuple[str, ScoreTerms]] = []
+        unfit: list[tuple[str, Answer]] = []
+        refused: list[tuple[str, str]] = []
+        for name in sorted(self._state.nodes):
+            if whole := self._refusal(name):
+                refused.append((name, whole))
+                continue
+            answer = self._answer(name)
+            if self._account.exhausted:
+                self._remembered.forget(self._kind)
+                return self._failed(Reasons(fatal=_TOO_DEAR))
+            if answer.error:
+                return self._failed(Reasons(fatal=self._again(name).error or answer.error))
+            if answer.fit:
+                preferred = bool(self._pod.preferred_node) and name == self._pod.preferred_node
+                fits.append((name, ScoreTerms(preferred, answer.score or _UNSCORED)))
+            else:
+                unfit.append((name, answer))
+        if fits:
+            return self._placed(fits)
+        return self._failed(Reasons(nodes=tuple(self._refusals(refused, unfit))))
 
+    def _refusal(self, node: str) -> str:
+        """Why the whole node is out, whatever its devices; empty if it is not."""
+        if refused := self._pod.refused_nodes.get(node):
+            return refused
+        free = self._state.free_resources.get(node)
+        if free is not None:
+            needed = self._pod.resources.items()
+            if short := sorted(name for name, amount in needed if amount > 0 and free.get(name, 0) < amount):
+                return f"on nodes with too little {', '.join(short)} left"
+        return ""
 
-def _on_node(
-    snapshot: Snapshot, node: NodeDevices, pod: PodRequest, fitting: Fitting
-) -> _Candidate | NodeRefusal:
-    whole = _whole_node_refusal(snapshot, node, pod)
-    if whole is not None:
-        return NodeRefusal(name=node.node, device_count=len(node.devices), node=whole)
-    free = snapshot.free_mask(node) & node.healthy_mask
-    found = fitting.on(node, free)
-    return found if isinstance(found, NodeRefusal) else _Candidate(_terms(node, pod, found), node, found)
+    def _answer(self, node: str) -> Answer:
+        cluster, holdings = self._state.nodes[node], self._state.holdings(node)
+        answer = self._remembered.get(self._kind, node, cluster, holdings)
+        if answer is None:
+            steps = max(_FEWEST_STEPS, min(self._settings.node_search_steps, self._steps_left))
+            outcome = self._decide(node, steps, self._account)
+            answer = Answer.of(outcome, cluster)
+            if outcome.allocations is not None:
+                self._found[node] = outcome
+            if steps == self._settings.node_search_steps:
+                self._remembered.put(self._kind, node, cluster, holdings, answer)
+        self._steps_left -= answer.steps
+        return answer
 
-
-def _whole_node_refusal(snapshot: Snapshot, node: NodeDevices, pod: PodRequest) -> Refusal | None:
-    if refused := pod.refused_nodes.get(node.node):
-        return refused
-    if node.incomplete:
-        return Refusal(Code.POOL_INCOMPLETE, f"on nodes whose slices cannot be used ({node.incomplete})")
-    free = snapshot.free_resources.get(node.node)
-    if free is not None:
-        short = sorted(
-            name for name, amount in pod.resources.items() if amount > 0 and free.get(name, 0) < amount
+    def _decide(self, node: str, steps: int, account: Account) -> Outcome:
+        return decide(
+            self._state.nodes[node],
+            NodeFacts(name=node),
+            self._pod.claims,
+            allocated=self._state.holdings(node).allocated,
+            options=Options(steps=steps),
+            account=account,
         )
-        if short:
-            return Refusal(Code.NODE_RESOURCES, f"on nodes with too little {', '.join(short)} left")
-    return None
 
+    def _again(self, node: str) -> Outcome:
+        """The outcome for these very claims, where what is remembered is of others of the kind."""
+        account = Account(self._settings.selector_units)
+        return self._decide(node, self._settings.node_search_steps, account)
 
-def _terms(node: NodeDevices, pod: PodRequest, found: Fit) -> ScoreTerms:
-    linked, spared_gb, set_links, ring_links, rest = found.terms
-    return ScoreTerms(
-        preferred=bool(pod.preferred_node) and node.node == pod.preferred_node,
-        linked=linked,
-        spared_gb=spared_gb,
-        set_links=set_links,
-        ring_links=ring_links,
-        fullness=-found.left,
-        rest=rest,
-    )
+    def _placed(self, fits: Sequence[tuple[str, ScoreTerms]]) -> PodDecision:
+        ranked = sorted(fits, key=lambda item: item[1], reverse=True)  # stable: the lower name of equals
+        (node, terms), second = ranked[0], ranked[1] if len(ranked) > 1 else None
+        outcome = self._found.get(node) or self._again(node)
+        assert outcome.allocations is not None
+        claims = zip(self._pod.claims, outcome.allocations, strict=True)
+        placement = Placement(
+            node=node,
+            claims=tuple(
+                ClaimAllocation(claim=claim_key(claim), allocation=given) for claim, given in claims
+            ),
+            terms=terms,
+            runner_up=second,
+        )
+        return PodDecision(pod=self._pod.key, placement=placement, reasons=Reasons())
 
+    def _failed(self, reasons: Reasons) -> PodDecision:
+        return PodDecision(pod=self._pod.key, placement=None, reasons=reasons)
 
-def _claim_allocations(node: NodeDevices, pod: PodRequest, found: Fit) -> Iterable[ClaimAllocation]:
-    masks = iter(found.masks)
-    for claim in pod.claims:
-        results = [
-            DeviceResult(request.name, node.devices[i].id)
-            for request in claim.requests
-            for i in members(next(masks))
+    def _refusals(
+        self, refused: Sequence[tuple[str, str]], unfit: Sequence[tuple[str, Answer]]
+    ) -> list[NodeRefusal]:
+        found = [NodeRefusal(name=name, whole=text, shortage=self._offer(name)) for name, text in refused]
+        found += [
+            NodeRefusal(name=name, whole=answer.whole, shortage=answer.shortage) for name, answer in unfit
         ]
-        yield ClaimAllocation(claim=claim.key, results=tuple(results))
+        return sorted(found, key=lambda item: item.name)
+
+    def _offer(self, node: str) -> Shortage:
+        return offer(self._state.nodes[node], NodeFacts(name=node), self._pod.claims, options=Options())

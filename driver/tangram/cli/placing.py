@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tangram import DRIVER_NAME
+from tangram.allocation.exclusion import with_exclusions
 from tangram.allocation.structured import (
     Allocated,
     Cluster,
@@ -20,7 +22,7 @@ from tangram.allocation.structured import (
 from tangram.base.errors import UsageError
 from tangram.cli.problems import ClaimName, Group, Problem
 from tangram.controller.nodefit import refusal
-from tangram.kube.objects import AllocationResult, Pod, ResourceClaim
+from tangram.kube.objects import AllocationResult, Pod, ResourceClaim, ResourceSlice
 
 _SHOWN_NODES = 3
 
@@ -48,7 +50,9 @@ class Placer:
         self._problem = problem
         self._options = options
         self._timestamp = timestamp
-        self._cluster = Cluster(slices=problem.slices, classes=problem.classes)
+        # Slices of scheduler nodes have their counters; of the others our controller derives them.
+        slices = [_excluding(item) for item in problem.slices] if options.controller else problem.slices
+        self._cluster = Cluster(slices=slices, classes=problem.classes)
         self._allocated = Allocated.of(problem.claims, options.features)
         self._given: dict[ClaimName, AllocationResult] = {
             _name(claim): claim.allocation for claim in problem.claims if claim.allocation is not None
@@ -124,8 +128,13 @@ class Placer:
         if pod.spec.node_name:
             return "" if pod.spec.node_name == node else f"the pod is on node {pod.spec.node_name}"
         given = self._problem.nodes.get(node)
-        why = refusal(pod, given.record) if given else None
-        return f"the pod cannot run {why.text}" if why else ""
+        why = refusal(pod, given.record) if given else ""
+        return f"the pod cannot run {why}" if why else ""
+
+
+def _excluding(item: ResourceSlice) -> ResourceSlice:
+    ours = item.spec.driver == DRIVER_NAME and not any(d.consumes_counters for d in item.spec.devices or ())
+    return with_exclusions(item) if ours and not item.spec.shared_counters else item
 
 
 def _name(claim: ResourceClaim) -> ClaimName:

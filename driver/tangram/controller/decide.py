@@ -4,21 +4,19 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 from tangram.allocation import (
-    ClaimRequest,
-    Code,
     Group,
     Placement,
     PodDecision,
     PodRequest,
     Reasons,
-    Refusal,
     Settings,
     Snapshot,
     Statistics,
     allocate,
+    claim_key,
     summarize,
 )
-from tangram.controller.claims import Refused, claim_key
+from tangram.allocation.remembered import kind_of
 from tangram.controller.nodefit import node_selector_matches, refusal
 from tangram.controller.podclaims import OwnClaim, PodClaims, claims_of, may_be_in_flight
 from tangram.controller.pods import PodRecord
@@ -98,7 +96,7 @@ def decide(
         return Nothing()
     if not claims.open_:
         return _placed(record, claims.ours)
-    refused = [own.request.cause for own in claims.open_ if isinstance(own.request, Refused)]
+    refused = [own.refused.cause for own in claims.open_ if own.refused is not None]
     if refused:
         return Wait(claims=tuple(own.claim for own in claims.open_), why="; ".join(refused))
     if not record.bound and (hold := _hold(state, record, claims.open_, now_s=now_s)) is not None:
@@ -205,10 +203,9 @@ class _Placing:
         """What the answer depends on besides what is free; None if other claims play a part."""
         if self._claims.siblings or self._claims.others:
             return None
-        requests = [own.request for own in self._claims.open_ if isinstance(own.request, ClaimRequest)]
         return (
             self._record.kind,
-            tuple([(request.requests, request.constraints) for request in requests]),
+            kind_of([own.claim for own in self._claims.open_]),
             self._record.pod.status.nominated_node_name,
             frozenset(self._excluded),
         )
@@ -222,61 +219,57 @@ class _Placing:
         )
 
     def _allocate(
-        self, snapshot: Snapshot, claims: Sequence[OwnClaim], refused: dict[str, Refusal]
+        self, snapshot: Snapshot, claims: Sequence[OwnClaim], refused: dict[str, str]
     ) -> PodDecision:
         record = self._record
         request = PodRequest(
             key=record.key,
-            claims=tuple(own.request for own in claims if isinstance(own.request, ClaimRequest)),
+            claims=tuple(own.claim for own in claims),
             refused_nodes=refused,
             # A bound pod is already counted on its node; one that is not must find room there.
             resources={} if record.bound else record.resources,
             preferred_node=record.pod.status.nominated_node_name or "",
         )
-        return allocate(snapshot, (Group(pods=(request,)),), self._settings, self._statistics).pods[0]
+        batch = (Group(pods=(request,)),)
+        remembered = self._state.remembered
+        (decision,) = allocate(snapshot, batch, self._settings, self._statistics, remembered=remembered).pods
+        return decision
 
-    def _refused_nodes(self) -> dict[str, Refusal]:
+    def _refused_nodes(self) -> dict[str, str]:
         """Nodes on which the pod cannot run whatever the devices are."""
-        refused: dict[str, Refusal] = {}
-        for name in self._state.inventory.nodes:
-            why = self._node_refusal(name)
-            if why is not None:
-                refused[name] = why
-        return refused
+        nodes = self._state.inventory.nodes
+        return {name: why for name in nodes if (why := self._node_refusal(name))}
 
-    def _node_refusal(self, name: str) -> Refusal | None:
+    def _node_refusal(self, name: str) -> str:
         node, pod = self._state.nodes.get(name), self._record.pod
         named = pod.spec.node_name
         if named and name != named:
-            return Refusal(Code.NODE_UNSUITABLE, f"on other nodes than {named}, which the pod names")
+            return f"on other nodes than {named}, which the pod names"
         if node is None:
-            return None if named else Refusal(Code.NODE_UNSUITABLE, "on nodes that are gone")
+            return "" if named else "on nodes that are gone"
         # The scheduler's nomination beats its veto.
         if name in self._excluded and name != pod.status.nominated_node_name:
-            return Refusal(Code.NODE_EXCLUDED, "on nodes that kube-scheduler refused for this pod lately")
-        if not named and (why := refusal(pod, node, self._state.used_ports(name, self._key))) is not None:
+            return "on nodes that kube-scheduler refused for this pod lately"
+        if not named and (why := refusal(pod, node, self._state.used_ports(name, self._key))):
             return why
         for other in self._claims.others:
             selector = other.node_selector
             if selector and not node_selector_matches(selector.node_selector_terms or (), node):
-                return Refusal(
-                    Code.NODE_UNSUITABLE, "on nodes that another claim of the pod is not allocated for"
-                )
-        return None
+                return "on nodes that another claim of the pod is not allocated for"
+        return ""
 
-    def _pinned(self, snapshot: Snapshot) -> dict[str, Refusal]:
+    def _pinned(self, snapshot: Snapshot) -> dict[str, str]:
         """Nodes other than those on which claims of the pod are allocated already."""
-        pinned: dict[str, Refusal] = {}
+        pinned: dict[str, str] = {}
         for own in self._claims.siblings:
             if own.node:
-                text = f"on other nodes than {own.node}, where claim {own.claim.metadata.name} is allocated"
-                why = Refusal(Code.NODE_UNSUITABLE, text)
+                why = f"on other nodes than {own.node}, where claim {own.claim.metadata.name} is allocated"
                 pinned |= {node: why for node in snapshot.nodes if node != own.node}
         return pinned
 
     def _movable(self, own: OwnClaim) -> bool:
         """An allocation may be taken back only if no pod uses it, or is about to (`PreBind`, in flight)."""
-        if self._record.bound or not isinstance(own.request, ClaimRequest):
+        if self._record.bound or own.refused is not None:
             return False
         if not {consumer.uid for consumer in own.claim.consumers} <= {self._record.key.uid}:
             return False

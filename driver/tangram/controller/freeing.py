@@ -2,10 +2,10 @@
 
 from enum import Enum, auto
 
+from tangram.allocation import claim_key
 from tangram.base.clock import Clock
 from tangram.base.errors import ConflictError, TangramError
 from tangram.base.logs import get_logger
-from tangram.controller.claims import claim_key
 from tangram.controller.reporting import Reporter
 from tangram.controller.state import State
 from tangram.controller.unused import UnusedClaims

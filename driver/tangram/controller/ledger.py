@@ -4,13 +4,19 @@ On top of what the API server shows lie assumptions: allocations this controller
 not yet seen back. An assumption outranks the observed claim until the API server has answered for it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tangram import DRIVER_NAME
-from tangram.allocation import ClaimKey, DeviceId
-from tangram.controller.claims import claim_key
-from tangram.kube.objects import ResourceClaim
+from tangram.allocation import NOTHING, ClaimKey, Holdings, claim_key
+from tangram.allocation.structured import DeviceId
+from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
+from tangram.model.devices import pool_name
+from tangram.model.quantity import parse_quantity
+
+_POOL_PREFIX = pool_name(DRIVER_NAME, "")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -18,38 +24,66 @@ class Assumption:
     """An allocation on its way. `versions` are resourceVersions of the claim before and during the write."""
 
     node: str
-    devices: tuple[DeviceId, ...]
+    devices: tuple[DeviceAllocationResult, ...]
     versions: set[str] = field(default_factory=set)
     in_flight: bool = True
 
 
-def held_devices(claim: ResourceClaim) -> tuple[DeviceId, ...]:
-    """The devices of our driver that a claim's allocation takes; administrative access takes none."""
+def held_results(claim: ResourceClaim) -> tuple[DeviceAllocationResult, ...]:
+    """What a claim's allocation takes of our driver's devices; administrative access takes nothing."""
     if claim.allocation is None:
         return ()
-    found = (
-        DeviceId(result.pool, result.device)
-        for result in claim.allocation.devices.results or ()
-        if result.driver == DRIVER_NAME and not result.admin_access
+    return held(claim.allocation.devices.results or ())
+
+
+def held(results: Iterable[DeviceAllocationResult]) -> tuple[DeviceAllocationResult, ...]:
+    """Those of an allocation's results."""
+    return tuple(
+        _sound(result) for result in results if result.driver == DRIVER_NAME and not result.admin_access
     )
-    return tuple(dict.fromkeys(found))
+
+
+def held_devices(claim: ResourceClaim) -> tuple[DeviceId, ...]:
+    """The devices of these, each once."""
+    return tuple(dict.fromkeys(map(device_id, held_results(claim))))
+
+
+def device_id(result: DeviceAllocationResult) -> DeviceId:
+    """The device of a result."""
+    return DeviceId(result.driver, result.pool, result.device)
+
+
+def _sound(result: DeviceAllocationResult) -> DeviceAllocationResult:
+    """A share whose size cannot be read counts as the whole device: somebody else wrote it."""
+    try:
+        for amount in (result.consumed_capacity or {}).values():
+            parse_quantity(str(amount))
+    except ValueError:
+        return msgspec.structs.replace(result, share_id=None, consumed_capacity=None)
+    return result
 
 
 class Ledger:
-    """Holdings by device, kept as claims come and go. Methods that may free devices say whether they did."""
+    """Holdings by node, kept as claims come and go. Methods that may free devices say whether they did."""
 
     def __init__(self) -> None:
-        self._observed: dict[ClaimKey, tuple[DeviceId, ...]] = {}
+        self._observed: dict[ClaimKey, tuple[DeviceAllocationResult, ...]] = {}
         self._assumed: dict[ClaimKey, Assumption] = {}
-        self._holders: dict[DeviceId, tuple[ClaimKey, ...]] = {}
+        self._holdings: dict[str, Holdings] = {}
 
-    def held(self) -> Mapping[DeviceId, tuple[ClaimKey, ...]]:
-        """A copy for a snapshot."""
-        return dict(self._holders)
+    def held(self) -> Mapping[str, Holdings]:
+        """By node, for a snapshot."""
+        return dict(self._holdings)
 
     def holders(self, device: DeviceId) -> tuple[ClaimKey, ...]:
-        """The claims on this device; more than one means that somebody bypassed the guard."""
-        return self._holders.get(device, ())
+        """The claims on this device. More than one on a device that is not shared means that somebody
+        bypassed the guard."""
+        holdings = self._holdings.get(device.pool.removeprefix(_POOL_PREFIX), NOTHING)
+        return tuple(
+            claim
+            for claim, results in holdings.by_claim.items()
+            if any(device_id(result) == device for result in results)
+        )
 
     def assumption(self, claim: ClaimKey) -> Assumption | None:
         """The allocation assumed for a claim, if any."""
@@ -65,7 +99,7 @@ class Ledger:
             assumed = self._assumed.get(key)
             if assumed is not None and _answers(assumed, new):
                 assumed = None
-            freed |= self._set(key, observed=held_devices(new), assumed=assumed)
+            freed |= self._set(key, observed=held_results(new), assumed=assumed)
         return freed
 
     def assume(self, claim: ClaimKey, assumption: Assumption) -> None:
@@ -91,33 +125,46 @@ class Ledger:
         """The write failed: what the API server shows counts again."""
         return self._set(claim, observed=self._observed.get(claim, ()), assumed=None)
 
-    def _set(self, claim: ClaimKey, *, observed: tuple[DeviceId, ...], assumed: Assumption | None) -> bool:
-        before = self._devices(claim)
+    def _set(
+        self,
+        claim: ClaimKey,
+        *,
+        observed: tuple[DeviceAllocationResult, ...],
+        assumed: Assumption | None,
+    ) -> bool:
+        before = self._results(claim)
         self._observed.pop(claim, None)
         if observed:
             self._observed[claim] = observed
         self._assumed.pop(claim, None)
         if assumed is not None:
             self._assumed[claim] = assumed
-        after = self._devices(claim)
-        freed = False
-        for device in before:
-            if device not in after:
-                left = tuple(holder for holder in self._holders[device] if holder != claim)
-                freed |= not left
-                if left:
-                    self._holders[device] = left
-                else:
-                    del self._holders[device]
-        for device in after:
-            holders = self._holders.get(device, ())
-            if claim not in holders:
-                self._holders[device] = (*holders, claim)
-        return freed
+        after = self._results(claim)
+        if before == after:
+            return False
+        gone = frozenset((claim,))
+        for node in {*_by_node(before), *_by_node(after)}:
+            holdings = self._holdings.get(node, NOTHING).without(gone)
+            if results := _by_node(after).get(node):
+                holdings = holdings.with_(claim, results)
+            if holdings.by_claim:
+                self._holdings[node] = holdings
+            else:
+                self._holdings.pop(node, None)
+        return not set(map(device_id, before)) <= set(map(device_id, after))
 
-    def _devices(self, claim: ClaimKey) -> tuple[DeviceId, ...]:
+    def _results(self, claim: ClaimKey) -> tuple[DeviceAllocationResult, ...]:
         assumed = self._assumed.get(claim)
         return assumed.devices if assumed is not None else self._observed.get(claim, ())
+
+
+def _by_node(
+    results: Iterable[DeviceAllocationResult],
+) -> dict[str, list[DeviceAllocationResult]]:
+    found: dict[str, list[DeviceAllocationResult]] = {}
+    for result in results:
+        found.setdefault(result.pool.removeprefix(_POOL_PREFIX), []).append(result)
+    return found
 
 
 def _answers(assumed: Assumption, claim: ResourceClaim) -> bool:

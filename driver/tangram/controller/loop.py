@@ -7,15 +7,23 @@ from the moment they are decided.
 import asyncio
 from collections.abc import Awaitable
 
-from tangram.allocation import ClaimAllocation, ClaimKey, Placement, Settings, Statistics, observe
+from tangram.allocation import (
+    ClaimAllocation,
+    ClaimKey,
+    Placement,
+    Settings,
+    Statistics,
+    claim_key,
+    observe,
+)
 from tangram.base.clock import Clock, rfc3339
 from tangram.base.errors import ConflictError, NotFoundError, TangramError
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
-from tangram.controller.claims import allocation_body, claim_key
+from tangram.controller.claims import allocation_body
 from tangram.controller.decide import Allocate, Free, Hold, Nothing, Placed, Wait, decide
 from tangram.controller.freeing import Outcome, take_back
-from tangram.controller.ledger import Assumption
+from tangram.controller.ledger import Assumption, held
 from tangram.controller.reporting import Reporter
 from tangram.controller.state import State
 from tangram.controller.waiting import Waiting
@@ -160,7 +168,7 @@ class AllocationLoop:
                 claim_key(claim),
                 Assumption(
                     node=placement.node,
-                    devices=tuple(result.device for result in allocation.results),
+                    devices=held(allocation.results),
                     versions={claim.metadata.resource_version},
                 ),
             )
@@ -187,7 +195,7 @@ class AllocationLoop:
         key = claim_key(claim)
         try:
             with metrics.WRITE_SECONDS.time():
-                written = await self._write_allocation(claim, allocation, placement)
+                written = await self._write_allocation(claim, allocation)
         except (ConflictError, NotFoundError) as error:
             log.info("claim_changed", claim=str(key), error=error.cause)
             written = False
@@ -205,18 +213,10 @@ class AllocationLoop:
             self._state.release(key)
         return written
 
-    async def _write_allocation(
-        self, claim: ResourceClaim, allocation: ClaimAllocation, placement: Placement
-    ) -> bool:
+    async def _write_allocation(self, claim: ResourceClaim, allocation: ClaimAllocation) -> bool:
         """False if the claim changed meanwhile; raises TangramError."""
         key, client, clock = claim_key(claim), self._client, self._clock
-        body = allocation_body(
-            claim,
-            allocation,
-            self._state.classes,
-            node=placement.node,
-            timestamp=rfc3339(clock.now()),
-        )
+        body = allocation_body(allocation, timestamp=rfc3339(clock.now()))
         prepared = await certainly(lambda: add_finalizer(client, claim), clock=clock)
         if prepared is None:
             return False

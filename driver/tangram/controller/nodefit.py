@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tangram.allocation import Code, Refusal
 from tangram.base.errors import InvalidObjectError
 from tangram.kube.decoding import CORRECT_IT, decode
 from tangram.kube.objects import (
@@ -62,29 +61,25 @@ def decode_node(raw: msgspec.Raw | bytes) -> NodeRecord:
     )
 
 
-def refusal(pod: Pod, node: NodeRecord, used_ports: Collection[HostPort] = ()) -> Refusal | None:
-    """Why the pod cannot run on the node; None if it can."""
+def refusal(pod: Pod, node: NodeRecord, used_ports: Collection[HostPort] = ()) -> str:
+    """Why the pod cannot run on the node, in words that read well after "devices"; empty if it can."""
     taints = (*node.taints, _UNSCHEDULABLE) if node.unschedulable else node.taints
     tolerations = pod.spec.tolerations or []
     for taint in taints:
         if taint.effect in _BLOCKING and not any(tolerates(t, taint) for t in tolerations):
             if taint is _UNSCHEDULABLE:
-                return _unsuitable("on cordoned nodes")
-            return _unsuitable(f"on nodes with the untolerated taint {taint.key}:{taint.effect}")
+                return "on cordoned nodes"
+            return f"on nodes with the untolerated taint {taint.key}:{taint.effect}"
     selector = pod.spec.node_selector or {}
     if any(node.labels.get(key) != value for key, value in selector.items()):
-        return _unsuitable("on nodes outside the pod's nodeSelector")
+        return "on nodes outside the pod's nodeSelector"
     affinity = pod.spec.affinity and pod.spec.affinity.node_affinity
     required = affinity and affinity.required_during_scheduling_ignored_during_execution
     if required and not node_selector_matches(required.node_selector_terms or (), node):
-        return _unsuitable("on nodes outside the pod's node affinity")
+        return "on nodes outside the pod's node affinity"
     if used_ports and any(_ports_clash(mine, theirs) for mine in host_ports(pod) for theirs in used_ports):
-        return _unsuitable("on nodes where a host port of the pod is taken")
-    return None
-
-
-def _unsuitable(text: str) -> Refusal:
-    return Refusal(Code.NODE_UNSUITABLE, text)
+        return "on nodes where a host port of the pod is taken"
+    return ""
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

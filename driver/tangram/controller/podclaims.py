@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from tangram.allocation import ClaimRequest
-from tangram.controller.claims import Refused, claim_key
+from tangram.allocation import claim_key
+from tangram.controller.claims import Refused
 from tangram.controller.pods import PodRecord, claim_names
 from tangram.controller.state import State
 from tangram.kube.decoding import ObjectKey
@@ -12,11 +12,12 @@ from tangram.kube.objects import AllocationResult, ResourceClaim
 
 @dataclass(frozen=True, slots=True)
 class OwnClaim:
-    """A guarded claim of the pod; `node` is where it is allocated (or assumed to be), None if it is not."""
+    """A guarded claim of the pod; `node` is where it is allocated (or assumed to be), None if it is not.
+    `refused`: why it cannot be allocated anywhere, if so."""
 
     claim: ResourceClaim
-    request: ClaimRequest | Refused
     node: str | None
+    refused: Refused | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +53,10 @@ def claims_of(state: State, record: PodRecord) -> PodClaims | None:
             return None
         if state.freeing.get(claim_key(claim)) == claim.metadata.resource_version:
             return None
-        request = state.request_of(claim)
-        if request is not None:
-            ours.append(OwnClaim(claim, request, state.node_of(claim)))
+        mine = state.is_ours(claim)
+        if mine:
+            refused = mine if isinstance(mine, Refused) else None
+            ours.append(OwnClaim(claim, state.node_of(claim), refused))
         elif claim.allocation is not None:
             others.append(claim.allocation)
     return PodClaims(tuple(ours), tuple(others))

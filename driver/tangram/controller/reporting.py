@@ -2,11 +2,10 @@
 
 from collections.abc import Collection, Iterable
 
-from tangram.allocation import ClaimAllocation, ClaimKey, Placement, PodKey
+from tangram.allocation import ClaimAllocation, ClaimKey, Placement, PodKey, claim_key
 from tangram.base.errors import ForbiddenError, TangramError
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
-from tangram.controller.claims import claim_key
 from tangram.controller.ledger import held_devices
 from tangram.kube.events import EventRecorder, ObjectReference
 from tangram.kube.objects import ResourceClaim
@@ -39,8 +38,8 @@ class Reporter:
 
     def allocated(self, claim: ResourceClaim, allocation: ClaimAllocation, placement: Placement) -> None:
         """What a claim got."""
-        names = [result.device.device for result in allocation.results]
-        terms = placement.terms
+        names = [result.device for result in allocation.results]
+        terms = placement.terms.fit
         note = f"allocated {', '.join(names)} on node {placement.node}"
         if terms.set_links and len(names) > len({result.request for result in allocation.results}):
             note += f" ({'fully linked, ' if terms.linked else ''}{terms.set_links} links wide)"

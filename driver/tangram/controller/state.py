@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Hashable
 
 from tangram import DRIVER_NAME
-from tangram.allocation import ClaimKey, ClaimRequest, Snapshot
+from tangram.allocation import ClaimKey, Remembered, Snapshot, claim_key
 from tangram.base.clock import Clock
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
-from tangram.controller.claims import ClassRecord, Refused, claim_key, lower_claim
+from tangram.controller.claims import ClassRecord, Refused, refused_or_ours
 from tangram.controller.exclusions import Exclusions
 from tangram.controller.generated import GeneratedClaims
 from tangram.controller.inventory import Inventory, SliceRecord
@@ -31,7 +31,7 @@ class State:
     should know. `waiting`: pods that were refused devices. `refused`: the reasons that kinds of pods were
     given since something became free last. `freeing`: claims whose allocation this controller takes back,
     with the version at which it does. `returned`: claims that it took from pods that could not use them.
-    `generated`: claims made for pods whose status may not name them yet.
+    `remembered`: what nodes answered. `generated`: claims made for pods whose status may not name them yet.
     """
 
     def __init__(
@@ -56,9 +56,10 @@ class State:
         self.refused: dict[Hashable, str] = {}
         self.freeing: dict[ClaimKey, str] = {}
         self.returned = Returned()
+        self.remembered = Remembered()
         self.generated = GeneratedClaims()
         self._pods_by_claim: dict[ObjectKey, set[ObjectKey]] = {}
-        self._lowered: dict[ObjectKey, ClaimRequest | Refused | None] = {}
+        self._ours: dict[ObjectKey, Refused | bool] = {}
         self._use = NodeUse()
 
     # --- watch events ---------------------------------------------------------------------------------
@@ -74,7 +75,9 @@ class State:
             self.classes.pop(change.key.name, None)
         else:
             self.classes[change.key.name] = change.new
-        self._lowered.clear()
+        self._ours.clear()
+        self.refused.clear()
+        self.inventory.set_classes({name: record.item for name, record in self.classes.items()})
         for key, record in self.pods.items():
             if record.waits and record.pod.spec.resource_claims:
                 self._requeue(key)
@@ -115,7 +118,7 @@ class State:
             self.claims[key] = new
         self.generated.update(key, new)
         if old is None or new is None or old.metadata.uid != new.metadata.uid:
-            self._lowered.pop(key, None)
+            self._ours.pop(key, None)
         if old is not None and (new is None or new.consumers or old.metadata.uid != new.metadata.uid):
             self.returned.forget(claim_key(old))
         if old is not None and old.allocation is not None and (new is None or new.allocation is None):
@@ -234,12 +237,13 @@ class State:
                 found = found | {key}
         return tuple(sorted(found))
 
-    def request_of(self, claim: ResourceClaim) -> ClaimRequest | Refused | None:
-        """What to allocate for a claim (`lower_claim`), remembered: its specification cannot change."""
+    def is_ours(self, claim: ResourceClaim) -> Refused | bool:
+        """Whether a claim is ours to allocate (`refused_or_ours`), remembered: its specification cannot
+        change."""
         key = ObjectKey(claim.metadata.namespace, claim.metadata.name)
-        if key not in self._lowered:
-            self._lowered[key] = lower_claim(claim, self.classes)
-        return self._lowered[key]
+        if key not in self._ours:
+            self._ours[key] = refused_or_ours(claim, self.classes)
+        return self._ours[key]
 
     def node_of(self, claim: ResourceClaim) -> str | None:
         """Where a claim is allocated, or about to be ("" if that is not one node); None if it is not."""

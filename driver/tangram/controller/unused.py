@@ -9,8 +9,8 @@ write that carries the version of a claim without reservations cannot hit a pod 
 
 from dataclasses import dataclass, field
 
-from tangram.allocation import ClaimKey, DeviceId
-from tangram.controller.claims import claim_key
+from tangram.allocation import ClaimKey, claim_key
+from tangram.allocation.structured import DeviceId
 from tangram.controller.ledger import held_devices
 from tangram.controller.podclaims import may_be_in_flight
 from tangram.controller.pods import PodRecord
@@ -93,7 +93,10 @@ class UnusedClaims:
         if not candidates:
             return []
         ours: set[DeviceId] = {
-            device.id for node in state.inventory.nodes.values() for device in node.devices
+            device.id
+            for cluster in state.inventory.nodes.values()
+            for item in cluster.slices
+            for device in item.devices
         }
         found = []
         for key, claim in candidates:

@@ -1,90 +1,120 @@
 """The engine: which node, which devices, and the reasons where there are none."""
 
+import json
 import random
+from collections.abc import Sequence
 from itertools import combinations
+from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.fleet import CUBE_MESH, machine, node
+from tests import fleet
+from tests.fleet import CUBE_MESH, machine, node, parameters
 
+from tangram import DRIVER_NAME
 from tangram.allocation import (
     Batch,
     ClaimKey,
-    ClaimRequest,
-    Code,
-    DeviceId,
-    DeviceRequest,
     Group,
-    MatchAttribute,
-    NodeDevices,
+    Holdings,
     PodDecision,
     PodKey,
     PodRequest,
-    Refusal,
+    Remembered,
     Settings,
     Snapshot,
     Statistics,
     allocate,
     summarize,
 )
-from tangram.cel import compile_expression
+from tangram.allocation.structured import Cluster, DeviceId
+from tangram.model.devices import pool_name
 from tangram.model.gpu import Machine
+from tangram.model.kubernetes import DeviceAllocationResult, ResourceClaim
 
 A100 = machine(switch_links=12)
 DGX1 = machine("Tesla V100-SXM2-32GB", memory_gib=32, mesh=CUBE_MESH)
 T4 = machine("Tesla T4", count=4, memory_gib=15)
 
 
-def request(count: int = 1, *, name: str = "gpu", linked: int = 1, selector: str = "") -> DeviceRequest:
-    return DeviceRequest(
-        name=name,
-        count=count,
-        class_name="gpu.resource.admin",
-        selectors=(compile_expression(selector),) if selector else (),
-        linked_set_size=linked,
-    )
+def request(count: int = 1, *, name: str = "gpu", selector: str = "") -> dict[str, Any]:
+    exactly: dict[str, Any] = {"deviceClassName": DRIVER_NAME, "count": count}
+    if selector:
+        exactly["selectors"] = [{"cel": {"expression": selector}}]
+    return {"name": name, "exactly": exactly}
 
 
-def claim(name: str, *requests: DeviceRequest, match: str = "") -> ClaimRequest:
-    constraints = (MatchAttribute(attribute=match),) if match else ()
-    return ClaimRequest(key=ClaimKey("default", name, name), requests=requests, constraints=constraints)
+def claim(
+    name: str,
+    *requests: dict[str, Any],
+    match: str = "",
+    linked: int = 1,
+    constraints: Sequence[dict[str, Any]] = (),
+) -> ResourceClaim:
+    """`linked`: the devices of each request must split into linked sets of that size."""
+    config = [parameters(nvLinkPeers=linked)] if linked > 1 else []
+    item = fleet.claim(name, *requests, match=match, config=config)
+    item["metadata"]["uid"] = name
+    item["spec"]["devices"]["constraints"] += constraints
+    return msgspec.json.decode(json.dumps(item), type=ResourceClaim)
 
 
-def pod(name: str, *claims: ClaimRequest, **more: object) -> PodRequest:
-    return PodRequest(key=PodKey("default", name, name), claims=claims, **more)  # type: ignore[arg-type]
+def pod(name: str, *claims: ResourceClaim, **more: Any) -> PodRequest:
+    return PodRequest(key=PodKey("default", name, name), claims=claims, **more)
 
 
-def snapshot(*nodes: NodeDevices, held: dict[str, tuple[int, ...]] | None = None, **more: object) -> Snapshot:
+def named(*nodes: Cluster) -> dict[str, Cluster]:
+    return {n.slices[0].node_name or "": n for n in nodes}
+
+
+def devices(on: Cluster) -> list[DeviceId]:
+    """In order of ordinals."""
+    own = [device for item in on.slices for device in item.devices]
+    ordered = sorted(own, key=lambda d: int(d.cel.attributes[DRIVER_NAME]["ordinal"]))  # type: ignore[call-overload]
+    return [device.id for device in ordered]
+
+
+def snapshot(*nodes: Cluster, held: dict[str, tuple[int, ...]] | None = None, **more: Any) -> Snapshot:
     """`held`: node → positions of devices that others hold."""
-    by_name = {n.node: n for n in nodes}
+    by_name = named(*nodes)
     holder = ClaimKey("other", "claim", "uid")
-    taken = {by_name[name].devices[i].id: (holder,) for name, held_ in (held or {}).items() for i in held_}
-    return Snapshot(nodes=by_name, held=taken, **more)  # type: ignore[arg-type]
+    holdings = {
+        name: Holdings().with_(
+            holder,
+            [
+                DeviceAllocationResult(
+                    request="r", driver=DRIVER_NAME, pool=pool_name(DRIVER_NAME, name), device=id_.device
+                )
+                for id_ in (devices(by_name[name])[i] for i in positions)
+            ],
+        )
+        for name, positions in (held or {}).items()
+    }
+    return Snapshot(nodes=by_name, held=holdings, **more)
 
 
-def decide(state: Snapshot, *pods: PodRequest, atomic: bool = False) -> tuple[PodDecision, ...]:
+def decide(
+    state: Snapshot, *pods: PodRequest, atomic: bool = False, remembered: Remembered | None = None
+) -> tuple[PodDecision, ...]:
     batch: Batch = (Group(pods=pods, atomic=atomic),)
-    return allocate(state, batch, Settings(), Statistics()).pods
+    return allocate(state, batch, Settings(), Statistics(), remembered=remembered).pods
 
 
 def chosen(state: Snapshot, decision: PodDecision) -> tuple[str, tuple[int, ...]]:
     """Node and positions of the devices given."""
     assert decision.placement is not None, summarize(decision.reasons)
-    on = state.nodes[decision.placement.node]
+    on = devices(state.nodes[decision.placement.node])
     results = [result for c in decision.placement.claims for result in c.results]
-    index_of = positions(on)
-    return on.node, tuple(sorted(index_of[result.device] for result in results))
+    names = [id_.device for id_ in on]
+    return decision.placement.node, tuple(sorted(names.index(result.device) for result in results))
 
 
-def positions(on: NodeDevices) -> dict[DeviceId, int]:
-    return {device.id: index for index, device in enumerate(on.devices)}
-
-
-def place(state: Snapshot, *claims: ClaimRequest, **more: object) -> tuple[str, tuple[int, ...]]:
+def place(state: Snapshot, *claims: ResourceClaim, **more: Any) -> tuple[str, tuple[int, ...]]:
     return chosen(state, decide(state, pod("p", *claims, **more))[0])
 
 
-def refused(state: Snapshot, *claims: ClaimRequest, **more: object) -> str:
+def refused(state: Snapshot, *claims: ResourceClaim, **more: Any) -> str:
     decision = decide(state, pod("p", *claims, **more))[0]
     assert decision.placement is None
     return summarize(decision.reasons)
@@ -122,7 +152,7 @@ class TestNodeChoice:
 
     def test_refused_nodes_are_left_out(self) -> None:
         state = snapshot(node("a", A100), node("b", A100))
-        no = {"a": Refusal(Code.NODE_UNSUITABLE, "on cordoned nodes")}
+        no = {"a": "on cordoned nodes"}
         assert place(state, claim("c", request()), refused_nodes=no)[0] == "b"
 
     def test_other_resources_of_the_node_count_down_within_a_batch(self) -> None:
@@ -184,13 +214,13 @@ class TestSetChoice:
     def test_a_linked_set_that_a_demand_asks_for_is_strict(self) -> None:
         state = snapshot(node("d", DGX1), held={"d": (0, 4)})
         assert "no 4 of those are linked (largest free linked set: 3)" in refused(
-            state, claim("c", request(4, linked=4))
+            state, claim("c", request(4), linked=4)
         )
 
     def test_eight_gpus_in_linked_sets_of_four(self) -> None:
-        assert place(snapshot(node("d", DGX1)), claim("c", request(8, linked=4)))[1] == tuple(range(8))
+        assert place(snapshot(node("d", DGX1)), claim("c", request(8), linked=4))[1] == tuple(range(8))
         state = snapshot(node("d", DGX1), held={"d": (7,)})
-        assert place(state, claim("c", request(4, linked=2)))[1] is not None
+        assert place(state, claim("c", request(4), linked=2))[1] is not None
 
 
 class TestConstraints:
@@ -203,22 +233,18 @@ class TestConstraints:
         text = refused(
             snapshot(node("t", T4)), claim("c", request(2), match="gpu.resource.admin/nvlinkGroup2")
         )
-        assert "no 2 of those agree in gpu.resource.admin/nvlinkGroup2" in text
+        assert text == "4 GPUs on 1 node: 4 without the attribute gpu.resource.admin/nvlinkGroup2"
 
     def test_a_constraint_binds_the_requests_it_names_only(self) -> None:
         numa = "resource.kubernetes.io/numaNode"
-        constraint = MatchAttribute(attribute=numa, requests=frozenset({"x", "y"}))
-        c = ClaimRequest(
-            key=ClaimKey("default", "c", "c"),
-            requests=(request(2, name="x"), request(2, name="y"), request(4, name="z")),
-            constraints=(constraint,),
-        )
+        requests = (request(2, name="x"), request(2, name="y"), request(4, name="z"))
+        c = claim("c", *requests, constraints=[{"matchAttribute": numa, "requests": ["x", "y"]}])
         decision = decide(snapshot(node("a", A100)), pod("p", c))[0]
         assert decision.placement is not None
-        index = positions(node("a", A100))
+        names = [id_.device for id_ in devices(node("a", A100))]
         got = {r.request: set() for r in decision.placement.claims[0].results}  # type: dict[str, set[int]]
         for result in decision.placement.claims[0].results:
-            got[result.request].add(index[result.device] // 4)
+            got[result.request].add(names.index(result.device) // 4)
         assert len(got["x"] | got["y"]) == 1
 
 
@@ -234,7 +260,7 @@ class TestReasons:
 
     def test_a_linked_set_that_is_there_is_not_denied(self) -> None:
         spoilt = machine(mesh={**CUBE_MESH, 7: {}})
-        text = refused(snapshot(node("d", spoilt)), claim("c", request(8, linked=4)))
+        text = refused(snapshot(node("d", spoilt)), claim("c", request(8), linked=4))
         assert text == "8 GPUs on 1 node: 8 on d fit, but there are no 2 linked sets of 4 among those"
 
     def test_more_than_a_node_has_is_said_without_a_search(self) -> None:
@@ -257,19 +283,15 @@ class TestReasons:
         state = snapshot(node("d", DGX1), held={"d": (4,)})
         text = refused(
             state,
-            claim("x", request(4, name="quad", linked=4)),
+            claim("x", request(4, name="quad"), linked=4),
             claim("y", request(name="one", selector=first)),
         )
         assert "7 on d fit, but no way to give each request of the pod its devices" in text
 
     def test_a_constraint_is_named_only_for_the_requests_it_covers(self) -> None:
-        numa = MatchAttribute(attribute="resource.kubernetes.io/numaNode", requests=frozenset({"x"}))
-        pcie = MatchAttribute(attribute="resource.kubernetes.io/pcieRoot", requests=frozenset({"y"}))
-        c = ClaimRequest(
-            key=ClaimKey("default", "c", "c"),
-            requests=(request(2, name="x"), request(2, name="y")),
-            constraints=(numa, pcie),
-        )
+        numa = {"matchAttribute": "resource.kubernetes.io/numaNode", "requests": ["x"]}
+        pcie = {"matchAttribute": "resource.kubernetes.io/pcieRoot", "requests": ["y"]}
+        c = claim("c", request(2, name="x"), request(2, name="y"), constraints=[numa, pcie])
         text = refused(snapshot(node("a", A100)), c)
         assert "8 on a fit, but no 2 of those agree in resource.kubernetes.io/pcieRoot" in text
 
@@ -304,10 +326,7 @@ class TestReasons:
 
     def test_an_event_has_room_for_it(self) -> None:
         unsuitable = {
-            f"n{i}": Refusal(
-                Code.NODE_UNSUITABLE, f"on nodes with the untolerated taint {i}{'x' * 300}:NoExecute"
-            )
-            for i in range(9)
+            f"n{i}": f"on nodes with the untolerated taint {i}{'x' * 300}:NoExecute" for i in range(9)
         }
         state = snapshot(*(node(name, A100) for name in unsuitable))
         text = refused(state, claim("c", request()), refused_nodes=unsuitable)
@@ -344,16 +363,17 @@ class TestEffort:
     def test_a_dear_selector_on_different_devices_ends(self) -> None:
         selector = f'{self.DEAR} && device.attributes["gpu.resource.admin"].ordinal >= 0'
         text = refused(snapshot(node("a", A100)), claim("c", request(selector=selector)))
-        assert text.startswith("the selectors of request gpu cost too much to evaluate on so many different")
+        assert text.startswith("the selectors cost too much to evaluate on so many different")
 
     def test_many_cheap_selectors_end_as_well(self) -> None:
         requests = [
-            DeviceRequest(
-                name=f"r{i}",
-                count=1,
-                class_name="gpu.resource.admin",
-                selectors=tuple(compile_expression(f"{i} >= 0 && {j} >= 0") for j in range(32)),
-            )
+            {
+                "name": f"r{i}",
+                "exactly": {
+                    "deviceClassName": DRIVER_NAME,
+                    "selectors": [{"cel": {"expression": f"{i} >= 0 && {j} >= 0"}} for j in range(32)],
+                },
+            }
             for i in range(8)
         ]
         state = snapshot(node("a", A100), node("b", A100))
@@ -384,7 +404,7 @@ class TestEffort:
     def test_linked_sets_where_nothing_is_linked_end(self) -> None:
         state = snapshot(*(node(f"n{i}", machine("Tesla T4", count=16, memory_gib=15)) for i in range(50)))
         assert "no 4 of those are linked (largest free linked set: 1)" in refused(
-            state, claim("c", request(4, linked=4))
+            state, claim("c", request(4), linked=4)
         )
 
 
@@ -402,15 +422,19 @@ class TestGroups:
 def test_nothing_is_given_twice_and_order_of_input_does_not_matter(data: st.DataObject) -> None:
     fleet = [node("a", A100), node("d", DGX1), node("t", T4)]
     held = {
-        n.node: tuple(data.draw(st.sets(st.integers(0, len(n.devices) - 1)), label=n.node)) for n in fleet
+        name: tuple(data.draw(st.sets(st.integers(0, len(devices(n)) - 1)), label=name))
+        for name, n in named(*fleet).items()
     }
     sizes = data.draw(st.lists(st.integers(1, 4), min_size=1, max_size=5))
     pods = [pod(str(i), claim(str(i), request(size))) for i, size in enumerate(sizes)]
     state = snapshot(*fleet, held=held)
     decisions = decide(state, *pods)
-    given_ = [r.device for d in decisions if d.placement for c in d.placement.claims for r in c.results]
+    given_ = [
+        (r.pool, r.device) for d in decisions if d.placement for c in d.placement.claims for r in c.results
+    ]
     assert len(given_) == len(set(given_))
-    assert not set(given_) & set(state.held)
+    taken = {(r.pool, r.device) for h in state.held.values() for rs in h.by_claim.values() for r in rs}
+    assert not set(given_) & taken
     for size, decision in zip(sizes, decisions, strict=True):
         if decision.placement:
             assert sum(len(c.results) for c in decision.placement.claims) == size
@@ -430,8 +454,8 @@ def test_feasible_exactly_when_brute_force_finds_a_set(data: st.DataObject) -> N
     exists = any(
         all(b in CUBE_MESH[a] for a, b in combinations(group, 2)) for group in combinations(free, size)
     )
-    decision = decide(state, pod("p", claim("c", request(size, linked=size))))[0]
+    decision = decide(state, pod("p", claim("c", request(size), linked=size)))[0]
     assert (decision.placement is not None) == exists
     # What is freed stays feasible: more room never hurts.
     if decision.placement is not None:
-        assert decide(snapshot(dgx), pod("p", claim("c", request(size, linked=size))))[0].placement
+        assert decide(snapshot(dgx), pod("p", claim("c", request(size), linked=size)))[0].placement

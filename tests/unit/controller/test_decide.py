@@ -7,7 +7,7 @@ from tests.fleet import claim, device_class, kube_node, machine, pod, slices
 from tests.unit.controller.world import World
 
 from tangram import DRIVER_NAME
-from tangram.controller.claims import claim_key
+from tangram.allocation import claim_key
 from tangram.controller.decide import Action, Allocate, Free, Nothing, Placed, Wait
 from tangram.controller.ledger import Assumption
 from tangram.kube.decoding import ObjectKey
@@ -171,7 +171,7 @@ class TestAllocate:
         world.delete(last)
         action = world.decide("p")
         assert isinstance(action, Wait)
-        assert "whose slices cannot be used (7 of 8 are there)" in action.why
+        assert "whose slices cannot be used (7 of its 8 slices are there)" in action.why
         world.put(last)
         assert node_of(world.decide("p")) == "n1"
 
@@ -205,14 +205,15 @@ class TestAllocate:
         world.put(pod("p", "a"))
         first = world.decide("p")
         assert isinstance(first, Allocate)
-        devices = tuple(r.device for r in first.placement.claims[0].results)
+        devices = first.placement.claims[0].results
         world.state.ledger.assume(claim_key(first.claims[0]), Assumption(node="n1", devices=devices))
         assert world.decide("p") == Placed("n1")
         world.put(claim("b"))
         world.put(pod("q", "b"))
         second = world.decide("q")
         assert isinstance(second, Allocate)
-        assert not set(devices) & {r.device for r in second.placement.claims[0].results}
+        given = {r.device for r in second.placement.claims[0].results}
+        assert not given & {r.device for r in devices}
 
 
 class TestSiblings:

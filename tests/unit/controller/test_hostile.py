@@ -150,13 +150,17 @@ def test_a_pool_of_very_many_devices_ends_and_is_refused() -> None:
         item["metadata"]["name"] = f"slice-{index}"
         item["spec"]["pool"]["resourceSliceCount"] = 16
         item["spec"]["devices"] = [
-            {**device, "name": f"gpu-{n}", "attributes": {**device["attributes"], "ordinal": {"int": n}}}
+            {
+                **device,
+                "name": f"gpu-{n}",
+                "attributes": device["attributes"] | {"ordinal": {"int": n}, "uuid": {"string": f"GPU-{n}"}},
+            }
             for n in range(index * 128, index * 128 + 128)
         ]
         world.put(json.loads(json.dumps(item)))
     world.put(claim("c", config=[parameters(nvLinkPeers=4)]))
     world.put(pod("p", "c"))
-    assert "more than 64 GPUs" in getattr(world.decide("p"), "why", "")
+    assert "of unknown links" in getattr(world.decide("p"), "why", "")
 
 
 def test_a_pod_that_names_a_claim_twice() -> None:

@@ -49,21 +49,21 @@ TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 )
 def test_taints(spec: dict[str, Any], fits: bool) -> None:
     why = refusal(pod(**spec), node(taints=[TAINT]))
-    assert (why is None) == fits
-    if why is not None:
-        assert why.text == "on nodes with the untolerated taint gpu:NoSchedule"
+    assert (why == "") == fits
+    if why != "":
+        assert why == "on nodes with the untolerated taint gpu:NoSchedule"
 
 
 def test_a_soft_taint_refuses_nobody() -> None:
-    assert refusal(pod(), node(taints=[{**TAINT, "effect": "PreferNoSchedule"}])) is None
+    assert refusal(pod(), node(taints=[{**TAINT, "effect": "PreferNoSchedule"}])) == ""
 
 
 def test_a_cordoned_node_needs_its_toleration() -> None:
     why = refusal(pod(), node(unschedulable=True))
-    assert why is not None
-    assert why.text == "on cordoned nodes"
+    assert why != ""
+    assert why == "on cordoned nodes"
     tolerated = [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]
-    assert refusal(pod(tolerations=tolerated), node(unschedulable=True)) is None
+    assert refusal(pod(tolerations=tolerated), node(unschedulable=True)) == ""
 
 
 @pytest.mark.parametrize(
@@ -104,18 +104,18 @@ def test_a_cordoned_node_needs_its_toleration() -> None:
     ],
 )
 def test_selectors(spec: dict[str, Any], fits: bool) -> None:
-    assert (refusal(pod(**spec), node({"zone": "a", "cores": "16"})) is None) == fits
+    assert (refusal(pod(**spec), node({"zone": "a", "cores": "16"})) == "") == fits
 
 
 def test_host_ports() -> None:
     container = {"name": "c", "ports": [{"containerPort": 80, "hostPort": 80}]}
     wants = pod(containers=[container])
-    assert refusal(wants, node(), [("TCP", "10.0.0.1", 80)]) is not None
-    assert refusal(wants, node(), [("UDP", "0.0.0.0", 80), ("TCP", "0.0.0.0", 81)]) is None
+    assert refusal(wants, node(), [("TCP", "10.0.0.1", 80)]) != ""
+    assert refusal(wants, node(), [("UDP", "0.0.0.0", 80), ("TCP", "0.0.0.0", 81)]) == ""
     only_at_start = pod(initContainers=[container])
-    assert refusal(only_at_start, node(), [("TCP", "0.0.0.0", 80)]) is None
+    assert refusal(only_at_start, node(), [("TCP", "0.0.0.0", 80)]) == ""
     sidecar = pod(initContainers=[{**container, "restartPolicy": "Always"}])
-    assert refusal(sidecar, node(), [("TCP", "0.0.0.0", 80)]) is not None
+    assert refusal(sidecar, node(), [("TCP", "0.0.0.0", 80)]) != ""
 
 
 def container(cpu: str, **more: Any) -> dict[str, Any]:

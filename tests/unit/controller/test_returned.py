@@ -8,8 +8,7 @@ from tests.fleet import claim, machine, pod
 from tests.unit.controller.test_decide import NAMES, allocated, node_of
 from tests.unit.controller.world import World
 
-from tangram.allocation import ClaimKey
-from tangram.controller.claims import claim_key
+from tangram.allocation import ClaimKey, claim_key
 from tangram.controller.decide import Action, Hold
 from tangram.controller.podclaims import may_be_in_flight
 from tangram.controller.pods import PodRecord, decode_pod

@@ -7,7 +7,7 @@ from tests.fleet import claim, kube_node, pod
 from tests.unit.controller.test_decide import A100, NAMES, allocated, fill, node_of
 from tests.unit.controller.world import World
 
-from tangram.controller.claims import claim_key
+from tangram.allocation import claim_key
 from tangram.controller.decide import Placed, Wait
 from tangram.kube.decoding import ObjectKey
 

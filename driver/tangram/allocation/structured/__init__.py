@@ -12,15 +12,19 @@ exactly what a version of kube-scheduler allows, its faults included (`parse_fea
 The policy `first-fit` takes the very devices that upstream takes; `tangram` the best fit.
 """
 
-from tangram.allocation.structured.cluster import Cluster, DeviceId
-from tangram.allocation.structured.engine import Options, Policy, decide
+from tangram.allocation.structured.cluster import Cluster, DeviceId, Slice, prepare_slice
+from tangram.allocation.structured.engine import Options, Policy, decide, offer
 from tangram.allocation.structured.features import LATEST, Fault, Features, Gate, parse_features
+from tangram.allocation.structured.judge import Account
 from tangram.allocation.structured.nodes import NodeFacts, selects
-from tangram.allocation.structured.outcome import Code, Outcome, Reasons, Refusal
+from tangram.allocation.structured.outcome import Code, Outcome, Reasons, Refusal, Shortage
+from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.state import Allocated, Shares, claim_name
+from tangram.allocation.structured.view import carries_guard
 
 __all__ = [
     "LATEST",
+    "Account",
     "Allocated",
     "Cluster",
     "Code",
@@ -34,9 +38,15 @@ __all__ = [
     "Policy",
     "Reasons",
     "Refusal",
+    "Score",
     "Shares",
+    "Shortage",
+    "Slice",
+    "carries_guard",
     "claim_name",
     "decide",
+    "offer",
     "parse_features",
+    "prepare_slice",
     "selects",
 ]

@@ -1,47 +1,20 @@
 """Best fit: which of the solutions on one node takes the least away from what may come.
 
-For our own GPUs the terms are those of `tangram.allocation.engine`: linked sets, small GPUs before big ones,
+For our own GPUs the terms are linked sets, small GPUs before big ones,
 bandwidth, the usefulness of the rest. For devices of any driver: few pools and counter sets opened, small
 devices and full shared ones first.
 """
 
 from collections.abc import Hashable, Sequence
-from typing import NamedTuple
 
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.cluster import Device, PoolId
 from tangram.allocation.structured.links import gpus_of, is_gpu
 from tangram.allocation.structured.parameters import works
+from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.search import Solution
-from tangram.allocation.topology import Rest
 from tangram.model.product import nominal_gigabytes
-
-
-class Score(NamedTuple):
-    """Why one solution beats another, in order of precedence; greater is better.
-
-    1. `chosen`: minus the number of the subrequest, for each request: earlier ones are preferred.
-    2. `linked`: every request for several GPUs gets a fully linked set.
-    3. `spared_gb`: minus the nominal memory of the whole GPUs taken.
-    4. `set_links`, `ring_links`: bandwidth of the sets, in links on the narrowest hop.
-    5. `opened`: minus the pools, counter sets and shared devices that nobody used before.
-    6. `left`: minus what stays free of the shared devices taken, in thousandths.
-    7. `size`: minus the capacities of the other devices taken, in units of the smallest on the node.
-    8. `fullness`: minus the devices left free on the node: full nodes first, so that empty ones stay empty.
-    9. `rest`: usefulness of the GPUs that stay free.
-    """
-
-    chosen: tuple[int, ...]
-    linked: bool
-    spared_gb: int
-    set_links: int
-    ring_links: int
-    opened: int
-    left: int
-    size: int
-    fullness: int
-    rest: tuple[Rest, ...]
 
 
 class BestFit:
@@ -60,10 +33,13 @@ class BestFit:
                 self._used_sets |= set(self._sets(position))
             if is_gpu(device):
                 self._sizes[position] = _gigabytes(device)
+        self._units = [self._unit(position) for position in range(len(view.places))]
+        used_units = {unit for position, unit in enumerate(self._units) if self._in_use(position)}
         self._free = [
-            not self._in_use(position) and works(view.device(position))
-            for position in range(len(view.places))
+            unit not in used_units and works(view.device(position))
+            for position, unit in enumerate(self._units)
         ]
+        self._free_units = {unit for free, unit in zip(self._free, self._units, strict=True) if free}
         self._gpus = gpus_of(view)
         self._free_gpus = [
             sum(1 << bit for bit, position in enumerate(gpus.positions) if self._free[position])
@@ -87,6 +63,13 @@ class BestFit:
         account = self._taker.ledger.account_key(place)
         found: list[Hashable] = [(account, consumption.counter_set) for consumption in device.consumes]
         return [*found, position] if self._taker.multiple(position) else found
+
+    def _unit(self, position: int) -> Hashable:
+        """The hardware that a device is a part of: equal for devices that draw on the same counters."""
+        place, device = self._taker.view.places[position], self._taker.view.device(position)
+        if not device.consumes:
+            return position
+        return (self._taker.ledger.account_key(place), tuple([c.counter_set for c in device.consumes]))
 
     def order(self) -> list[int]:
         """Positions, those that a good solution probably has first."""
@@ -119,12 +102,12 @@ class BestFit:
         opened_pools: set[PoolId] = set()
         opened_sets: set[Hashable] = set()
         left = size = spared_gb = 0
-        used_now: set[int] = set()
+        used_now: set[Hashable] = set()
         for taken in solution.taken:
             if taken.alternative.admin:
                 continue
             position = taken.position
-            used_now.add(position)
+            used_now.add(self._units[position])
             opened_pools.add(self._taker.view.places[position].pool.id)
             opened_sets.update(self._sets(position))
             spared_gb -= self._sizes[position]
@@ -147,10 +130,11 @@ class BestFit:
             spared_gb=spared_gb,
             set_links=min((topology.ring_links(mask) for topology, mask in several), default=0),
             ring_links=min((topology.ring_links(mask) for topology, mask in used), default=0),
-            opened=-len(opened_pools - self._used_pools) - len(opened_sets - self._used_sets),
+            opened=-len(opened_sets - self._used_sets),
             left=left,
             size=size,
-            fullness=-sum(free and position not in used_now for position, free in enumerate(self._free)),
+            fullness=-len(self._free_units - used_now),
+            pools=-len(opened_pools - self._used_pools),
             rest=tuple(
                 gpus.topology.rest(free & ~mask)
                 for gpus, free, mask in zip(self._gpus, self._free_gpus, masks, strict=True)
@@ -185,7 +169,9 @@ def _weights(devices: Sequence[Device]) -> list[int]:
             if capacity.value.nano > 0:
                 smallest[key] = min(smallest.get(key, capacity.value.nano), capacity.value.nano)
     return [
-        sum(
+        0  # whole GPUs are told apart by `spared_gb`
+        if is_gpu(device)
+        else sum(
             capacity.value.nano // smallest[device.id.driver, name]
             for name, capacity in device.capacity.items()
             if capacity.value.nano > 0

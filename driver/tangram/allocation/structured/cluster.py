@@ -147,8 +147,18 @@ class Cluster:
     """Views kept."""
 
     def __init__(self, *, slices: Iterable[ResourceSlice], classes: Iterable[DeviceClass]) -> None:
-        self.classes = {item.metadata.name: item for item in classes}
-        self.slices = tuple(sorted(map(_slice, slices), key=lambda item: item.name))
+        self._take(map(prepare_slice, slices), {item.metadata.name: item for item in classes})
+
+    @classmethod
+    def of(cls, slices: Iterable[Slice], classes: Mapping[str, DeviceClass]) -> "Cluster":
+        """From slices that are prepared already, and classes by name."""
+        cluster = cls.__new__(cls)
+        cluster._take(slices, classes)
+        return cluster
+
+    def _take(self, slices: Iterable[Slice], classes: Mapping[str, DeviceClass]) -> None:
+        self.classes = classes
+        self.slices = tuple(sorted(slices, key=lambda item: item.name))
         self.views: dict[Hashable, object] = {}
         self.by_node: dict[str, list[Slice]] = {}
         self.by_pool: dict[PoolId, list[Slice]] = {}
@@ -157,7 +167,8 @@ class Cluster:
             self.by_pool.setdefault(item.pool, []).append(item)
 
 
-def _slice(item: ResourceSlice) -> Slice:
+def prepare_slice(item: ResourceSlice) -> Slice:
+    """What decisions need of a slice. Raises InvalidObjectError for a quantity or version that is none."""
     spec = item.spec
     pool = PoolId(spec.driver, spec.pool.name)
     where = f"ResourceSlice {item.metadata.name}"

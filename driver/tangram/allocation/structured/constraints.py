@@ -35,7 +35,7 @@ class Clash(NamedTuple):
 
     def __str__(self) -> str:
         if self.value is None:
-            return f"has no attribute {self.attribute}"
+            return f"without the attribute {self.attribute}"
         if self.others is None:
             return f"{self.attribute} is {self.value}, as of another device chosen with it"
         return f"{self.attribute} is {self.value}, but {self.others} of the devices chosen with it"

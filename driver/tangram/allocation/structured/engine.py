@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from tangram.allocation.structured.bestfit import BestFit, Score
+from tangram.allocation.structured.bestfit import BestFit
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.constraints import constraints
@@ -12,11 +12,12 @@ from tangram.allocation.structured.features import LATEST, Features
 from tangram.allocation.structured.judge import Account, Judge, TooDear
 from tangram.allocation.structured.links import linked_sets
 from tangram.allocation.structured.nodes import NodeFacts
-from tangram.allocation.structured.outcome import Exhausted, FatalError, Outcome, Reasons
+from tangram.allocation.structured.outcome import Exhausted, FatalError, Outcome, Reasons, Shortage
 from tangram.allocation.structured.pruning import Pruning, safe
-from tangram.allocation.structured.reasons import explain
+from tangram.allocation.structured.reasons import explain, kind_of, of_class
 from tangram.allocation.structured.requests import Compiler, Request
 from tangram.allocation.structured.results import allocations
+from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.search import Search, Solution
 from tangram.allocation.structured.state import Allocated
 from tangram.allocation.structured.view import View
@@ -80,6 +81,33 @@ def decide(
         return Outcome(node=node.name, error=str(error))
     except TooDear:
         return Outcome(node=node.name, reasons=Reasons(summary=_TOO_DEAR), exhausted=True)
+
+
+def offer(
+    cluster: Cluster, node: NodeFacts, claims: Sequence[ResourceClaim], *, options: Options
+) -> Shortage:
+    """How many devices of the node are of the classes that the claims ask for, as `left`; whatever else they
+    ask for, and whoever has them."""
+    left: list[int] = []
+    view = None
+    try:
+        view = cluster_view(cluster, node, options.features)
+        judge = Judge(view, Account(options.selector_units))
+        compiler = Compiler(cluster, view, Allocated(), judge.verdict, controller=options.controller)
+        requests = compiler.compile(claims)
+        every = [alternative for request in requests for alternative in request.alternatives]
+        for position, place in enumerate(view.places):
+            if place.device is not None and any(of_class(judge, one, position) for one in every):
+                left.append(position)
+    except (FatalError, TooDear):
+        if view is None:
+            return Shortage()
+        left = [position for position, place in enumerate(view.places) if place.device is not None]
+    return Shortage(
+        left=len(left),
+        others=len(view.positions) - len(left),
+        kinds=frozenset(kind_of(view.device(position)) for position in left),
+    )
 
 
 def cluster_view(cluster: Cluster, node: NodeFacts, features: Features) -> View:

@@ -111,7 +111,7 @@ class Judge:
                     f"request {alternative.name}: checking capacity for device {device.id}: {wanted.fatal}"
                 )
             if wanted.refused:
-                return Refused(Code.CAPACITY, wanted.refused)
+                return Refused(Code.CAPACITY, wanted.refused, f"unfit ({wanted.refused})")
         if text := unmet(alternative.demand, self.view.device(position)):
             return Refused(Code.PARAMETERS, text)
         return self._barred(alternative, position)
@@ -137,7 +137,7 @@ class Judge:
             blocks = every_effect or taint.effect in ("NoSchedule", "NoExecute")
             if blocks and not tolerated(taint, alternative.tolerations):
                 value = f"={taint.value}" if taint.value else ""
-                return Refused(Code.TAINT, f"has the taint {taint.key}{value}:{taint.effect}")
+                return Refused(Code.TAINT, f"with the taint {taint.key}{value}:{taint.effect}")
         return None
 
 

@@ -13,6 +13,9 @@ from tangram.allocation.topology import GROUP_SIZES, Topology, topology_of
 _STEPS = 50_000
 """Sets tried by one constraint, about a microsecond each; eight GPUs need some hundreds."""
 
+_MOST_GPUS = 64
+"""Of one pool. There is no such machine; a pool that claims to be one is not worth a table of its links."""
+
 
 class Gpus(NamedTuple):
     """The whole GPUs of one pool in order of ordinal, and how they are linked."""
@@ -37,7 +40,9 @@ def gpus_of(view: View) -> tuple[Gpus, ...]:
 
 
 def _linked(view: View, positions: list[int]) -> Gpus | None:
-    """None if the ordinals are not those of all GPUs there are."""
+    """None if the ordinals are not those of all GPUs there are, or of more than any machine has."""
+    if len(positions) > _MOST_GPUS:
+        return None
     ordered = []
     for position in positions:
         own = view.device(position).cel.attributes.get(DRIVER_NAME, {})

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from tangram.allocation.structured.cluster import DeviceId
+from tangram.allocation.structured.score import Score
 from tangram.model.kubernetes import AllocationResult
 
 
@@ -53,18 +54,19 @@ class Refusal:
 class Shortage:
     """What keeps the claims from their devices, counted, so that nodes can be added up.
 
-    About the first request that cannot be served by itself (`request`, empty where there is only one), else
-    about all of them together. `refused`: words that read well after a count → devices; each device counts
-    once. `left` devices come into question, but do not do because of `cause`. `others`: devices that are not
-    of the device class, in no other count. `kinds`: what the counted devices are (`type` of our driver's).
+    About the first request that cannot be served by itself, else about all of them together. `refused`: words
+    that read well after a count → devices; each device counts once. `left` devices come into question, but do
+    not do because of `cause`. `others`: devices that are not of the device class, in no other count. `kinds`:
+    what the counted devices are (`type` of our driver's). `unusable`: what is wrong with a pool of the node,
+    whose devices are not counted.
     """
 
-    request: str = ""
     refused: Mapping[str, int] = field(default_factory=dict)
     left: int = 0
     cause: str = ""
     others: int = 0
     kinds: frozenset[str] = frozenset()
+    unusable: str = ""
 
     @property
     def devices(self) -> int:
@@ -88,7 +90,7 @@ class Outcome:
     Exactly one of these: `allocations` (one per claim, in order: the claims fit); `error` (fatal for the pod
     on every node: a failing selector, an unknown class, …); or neither: they do not fit here, see `reasons`.
     `node_error` then says what is wrong with this node only (an invalid pool). `exhausted`: the search was
-    ended by its budget, so they might fit. `score`: how good the best fit is (`bestfit.Score`), to compare
+    ended by its budget, so they might fit. `score`: how good the best fit is (`Score`), to compare
     nodes. `steps` is what it took, in devices looked at.
     """
 
@@ -97,6 +99,6 @@ class Outcome:
     error: str = ""
     node_error: str = ""
     reasons: Reasons = Reasons()
-    score: tuple[object, ...] | None = None
+    score: Score | None = None
     exhausted: bool = False
     steps: int = 0

@@ -7,11 +7,13 @@ conflict with other requests, or with a constraint: then the line says with whic
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from tangram import DRIVER_NAME
 from tangram.allocation.structured.candidates import Taker
+from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
-from tangram.allocation.structured.judge import Refused, TooDear
+from tangram.allocation.structured.judge import Judge, Refused, TooDear
 from tangram.allocation.structured.links import LinkedSets
-from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal
+from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal, Shortage
 from tangram.allocation.structured.requests import Alternative, Request
 from tangram.allocation.structured.state import claim_name
 from tangram.allocation.structured.view import View
@@ -22,32 +24,136 @@ def explain(
     requests: Sequence[Request], claims: Sequence[ResourceClaim], taker: Taker, *, exhausted: bool
 ) -> Reasons:
     """`taker` must have nothing taken."""
-    refusals: list[Refusal] = []
-    lines: list[str] = []
-    for request in requests:
-        name = claim_name(claims[request.claim])
-        short = []
-        for alternative in request.alternatives:
-            refused = dict(_refused(alternative, taker))
-            refusals += [
-                Refusal(
-                    claim=name,
-                    request=alternative.name,
-                    device=taker.view.device(position).id,
-                    code=refusal.code,
-                    text=refusal.text,
-                )
-                for position, refusal in refused.items()
-            ]
-            if line := _shortage(alternative, refused, taker):
-                short.append(line)
-        if len(short) == len(request.alternatives):
-            lines += [f"request {request.name}: {'; or '.join(short)}"]
+    looks = [
+        [
+            _Look(alternative, dict(_refused(alternative, taker)), taker)
+            for alternative in request.alternatives
+        ]
+        for request in requests
+    ]
+    refusals = tuple(
+        Refusal(
+            claim=claim_name(claims[request.claim]),
+            request=look.alternative.name,
+            device=taker.view.device(position).id,
+            code=refusal.code,
+            text=refusal.text,
+        )
+        for request, mine in zip(requests, looks, strict=True)
+        for look in mine
+        for position, refusal in look.refused.items()
+    )
+    lines = [
+        f"request {request.name}: {'; or '.join(look.line for look in mine)}"
+        for request, mine in zip(requests, looks, strict=True)
+        if all(look.line for look in mine)
+    ]
     if not lines:
         lines = list(_conflicts(requests, taker)) or ["the requests cannot be served together on this node"]
     if exhausted:
         lines = ["the search was ended before all possibilities were tried", *lines]
-    return Reasons(summary="; ".join([*lines, *_pools(taker.view)]), refusals=tuple(refusals))
+    return Reasons(
+        summary="; ".join([*lines, *_pools(taker.view)]),
+        refusals=refusals,
+        shortage=_shortage(looks, taker, exhausted=exhausted),
+    )
+
+
+class _Look:
+    """One (sub)request by itself: who is refused, who is left, and what is missing (`line`, `cause`; empty
+    if it can be served)."""
+
+    def __init__(self, alternative: Alternative, refused: Mapping[int, Refused], taker: Taker) -> None:
+        self.alternative = alternative
+        self.refused = refused
+        self.usable = tuple(
+            position
+            for position, place in enumerate(taker.view.places)
+            if place.device is not None and position not in refused
+        )
+        self.line = self.cause = ""
+        if alternative.everything:
+            missing = [position for position in alternative.positions if position in refused]
+            if not alternative.positions or missing:
+                self.cause = f"request {alternative.name} wants all {len(alternative.positions)} that match"
+                self.line = f"all matching devices wanted, {self._found('')}"
+        elif len(self.usable) < alternative.count:
+            self.cause = f"request {alternative.name} needs {alternative.count}"
+            self.line = f"{_wanted(alternative)}, {self._found('')}"
+        elif unlinked := _unlinked(alternative, self.usable, taker):
+            self.cause = unlinked
+            self.line = f"{_wanted(alternative)}, {self._found(f', but {unlinked}')}"
+        else:
+            self.line, self.cause = _disagreement(alternative, self.usable, taker)
+
+    def _found(self, but: str) -> str:
+        counts = Counter(_group(refusal) for refusal in self.refused.values())
+        total = len(self.refused) + len(self.usable)
+        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+        parts = ", ".join(f"{count} {text}" for text, count in ranked)
+        if not total:
+            return f"no devices on this node{but}"
+        found = f"of {total} {_devices(total)} {len(self.usable)} can be used{but}"
+        return f"{found}: {parts}" if parts else found
+
+
+def _shortage(looks: Sequence[Sequence[_Look]], taker: Taker, *, exhausted: bool) -> Shortage:
+    """About the first request that cannot be served by itself, in the way that comes closest; else about all
+    requests, by the devices that none of them can have."""
+    several = len(looks) > 1
+    for mine in looks:
+        if mine and all(look.cause for look in mine):
+            look = min(mine, key=lambda look: len(look.refused))
+            cause = look.cause
+            name = look.alternative.name if several else ""
+            refused = {position: (refusal, name) for position, refusal in look.refused.items()}
+            return _counted(refused, look.usable, cause, taker)
+    usable = sorted({position for mine in looks for look in mine for position in look.usable})
+    wanted = sum(min(look.alternative.count for look in mine) for mine in looks if mine)
+    refused = {
+        position: (refusal, look.alternative.name if several else "")
+        for mine in reversed(looks)
+        for look in reversed(mine)
+        for position, refusal in look.refused.items()
+        if position not in usable
+    }
+    cause = "no way to give each request of the pod its devices"
+    if exhausted:
+        cause = "the search for a set ended before one was found"
+    elif wanted > len(usable):
+        cause = f"the pod needs {wanted}"
+    elif names := _shared_attributes([look for mine in looks for look in mine], taker):
+        cause = f"no set for all requests of a claim agrees in {names}"
+    return _counted(refused, usable, cause, taker)
+
+
+def _counted(
+    refused: Mapping[int, tuple[Refused, str]], usable: Sequence[int], cause: str, taker: Taker
+) -> Shortage:
+    """`refused`: with the name of the request that the refusal is about, where there are several."""
+    own = {position: item for position, item in refused.items() if item[0].code not in _OTHERS}
+    about = (*usable, *own) or tuple(refused)
+    return Shortage(
+        refused=dict(Counter(_short(refusal, name) for refusal, name in own.values())),
+        left=len(usable),
+        cause=cause,
+        others=len(refused) - len(own),
+        kinds=frozenset(kind_of(taker.view.device(position)) for position in about),
+        unusable=next((text for pool in taker.view.pools if (text := pool.incomplete or pool.invalid)), ""),
+    )
+
+
+def of_class(judge: Judge, alternative: Alternative, position: int) -> bool:
+    """Whether a device is of the class that is asked for."""
+    verdict = judge.verdict(alternative.matches, position)
+    return verdict is None or verdict.code not in _OTHERS
+
+
+def kind_of(device: Device) -> str:
+    """`type` of a device of our driver; empty for others."""
+    if device.id.driver != DRIVER_NAME:
+        return ""
+    return str(device.cel.attributes.get(DRIVER_NAME, {}).get("type", ""))
 
 
 def _refused(alternative: Alternative, taker: Taker) -> Iterator[tuple[int, Refused]]:
@@ -72,32 +178,8 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
     return refusal
 
 
-def _shortage(alternative: Alternative, refused: Mapping[int, Refused], taker: Taker) -> str:
-    """Why an alternative cannot be served by itself; empty if it can."""
-    unlinked = ""
-    usable = [
-        position
-        for position, place in enumerate(taker.view.places)
-        if place.device is not None and position not in refused
-    ]
-    if alternative.everything:
-        missing = [position for position in alternative.positions if position in refused]
-        if alternative.positions and not missing:
-            return ""
-        wanted = "all matching devices wanted"
-    else:
-        if len(usable) >= alternative.count:
-            unlinked = _unlinked(alternative, usable, taker)
-            if not unlinked:
-                return _disagreement(alternative, usable, taker)
-        wanted = f"{alternative.count} {_devices(alternative.count)} wanted"
-    counts = Counter(_group(refusal) for refusal in refused.values())
-    total = len(refused) + len(usable)
-    parts = [
-        f"{count} {text}" for text, count in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    ]
-    found = f"of {total} {_devices(total)} {len(usable)} can be used" if total else "no devices on this node"
-    return f"{wanted}, {found}{unlinked}" + (f": {', '.join(parts)}" if parts else "")
+def _wanted(alternative: Alternative) -> str:
+    return f"{alternative.count} {_devices(alternative.count)} wanted"
 
 
 def _unlinked(alternative: Alternative, usable: Sequence[int], taker: Taker) -> str:
@@ -106,38 +188,56 @@ def _unlinked(alternative: Alternative, usable: Sequence[int], taker: Taker) -> 
         if isinstance(constraint, LinkedSets) and constraint.applies(alternative):
             shortage = constraint.shortage(usable)
             if shortage:
-                return f", but {shortage}"
+                return shortage
     return ""
 
 
-def _disagreement(alternative: Alternative, usable: Sequence[int], taker: Taker) -> str:
-    """Whether a constraint alone keeps the request from being served."""
+def _disagreement(alternative: Alternative, usable: Sequence[int], taker: Taker) -> tuple[str, str]:
+    """Whether a constraint alone keeps the request from being served: in one line, and in short."""
+    count = alternative.count
     for constraint in taker.constraints[alternative.claim]:
         if not isinstance(constraint, MatchAttribute | DistinctAttribute):
             continue
         if not constraint.applies(alternative):
             continue
+        name = constraint.attribute
         values = Counter(
-            value
-            for position in usable
-            if (value := taker.view.device(position).attribute(constraint.attribute)) is not None
+            value for position in usable if (value := taker.view.device(position).attribute(name)) is not None
         )
-        if isinstance(constraint, MatchAttribute) and alternative.count > 1:
+        if isinstance(constraint, MatchAttribute) and (count > 1 or not values):
             best = max(
-                (sum(n for v, n in values.items() if constraint.matches(single, v)), str(single))
-                for single in (s for value in values for s in constraint.single_values(value))
+                (
+                    (sum(n for v, n in values.items() if constraint.matches(single, v)), str(single))
+                    for single in (s for value in values for s in constraint.single_values(value))
+                ),
+                default=(0, "none has it"),
             )
-            if best[0] < alternative.count:
-                return (
-                    f"{alternative.count} devices with one {constraint.attribute} wanted, at most {best[0]} "
-                    f"of {len(usable)} free ones agree ({best[1]})"
+            if best[0] < count:
+                line = (
+                    f"{count} {_devices(count)} with one {name} wanted, at most {best[0]} of {len(usable)} "
+                    f"free ones agree ({best[1]})"
                 )
-        if isinstance(constraint, DistinctAttribute) and len(values) < alternative.count:
-            return (
-                f"{alternative.count} devices with different {constraint.attribute} wanted, the "
-                f"{len(usable)} free ones have {len(values)}"
+                return line, f"no {count} of those agree in {name}"
+        if isinstance(constraint, DistinctAttribute) and len(values) < count:
+            line = (
+                f"{count} {_devices(count)} with different {name} wanted, the {len(usable)} free ones have "
+                f"{len(values)}"
             )
-    return ""
+            return line, f"those have only {len(values)} different {name}, where {count} are needed"
+    return "", ""
+
+
+def _shared_attributes(looks: Sequence[_Look], taker: Taker) -> str:
+    """The attributes in which requests of one claim must agree."""
+    names = {
+        constraint.attribute
+        for claim, mine in enumerate(taker.constraints)
+        for constraint in mine
+        if isinstance(constraint, MatchAttribute)
+        and sum(look.alternative.claim == claim and constraint.applies(look.alternative) for look in looks)
+        > 1
+    }
+    return ", ".join(sorted(names))
 
 
 def _conflicts(requests: Sequence[Request], taker: Taker) -> Iterator[str]:
@@ -166,6 +266,23 @@ def _group(refusal: Refused) -> str:
     return _WORDS.get(refusal.code) or refusal.text
 
 
+def _short(refusal: Refused, request: str) -> str:
+    """The cause in words that are the same for all devices that it refuses."""
+    text = refusal.short or _COUNTED.get(refusal.code) or refusal.text
+    if request and refusal.code in (Code.SELECTOR, Code.PARAMETERS):
+        return f"{text} (request {request})"
+    return text
+
+
+_OTHERS = frozenset({Code.CLASS, Code.ALLOCATOR})
+"""What is not for this request to count."""
+_COUNTED = {
+    Code.HELD: "in use by other claims",
+    Code.CAPACITY: "without enough capacity left",
+    Code.COUNTER: "on hardware that other devices in use share",
+    Code.NODE: "not reachable from the node",
+    Code.COMPATIBILITY: "not compatible with allocated ones",
+}
 _WORDS = {
     Code.CLASS: "not of the device class",
     Code.SELECTOR: "not selected",

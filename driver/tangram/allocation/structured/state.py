@@ -30,6 +30,19 @@ class Allocated:
     shared: Mapping[DeviceId, Shares] = field(default_factory=dict)
 
     @classmethod
+    def of_results(
+        cls, results: Mapping[str, Iterable[DeviceAllocationResult]], features: Features
+    ) -> "Allocated":
+        """The state that results from these devices of claims, by the claims' names.
+
+        Raises InvalidObjectError for a consumed capacity that is no quantity.
+        """
+        state = _State({}, {})
+        for name, devices in results.items():
+            state.take(name, devices, features)
+        return cls(held=MappingProxyType(state.held), shared=MappingProxyType(state.shared))
+
+    @classmethod
     def of(cls, claims: Iterable[ResourceClaim], features: Features) -> "Allocated":
         """The state that results from these claims; those that are not allocated do not matter.
 
@@ -38,7 +51,7 @@ class Allocated:
         state = _State({}, {})
         for claim in claims:
             if claim.allocation is not None:
-                state.take(claim_name(claim), claim.allocation, features)
+                state.take(claim_name(claim), claim.allocation.devices.results or (), features)
         return cls(held=MappingProxyType(state.held), shared=MappingProxyType(state.shared))
 
     def with_allocation(
@@ -46,7 +59,7 @@ class Allocated:
     ) -> "Allocated":
         """The same state with `allocation` given to `claim`."""
         state = _State(dict(self.held), dict(self.shared))
-        state.take(claim_name(claim), allocation, features)
+        state.take(claim_name(claim), allocation.devices.results or (), features)
         return replace(self, held=MappingProxyType(state.held), shared=MappingProxyType(state.shared))
 
 
@@ -60,8 +73,8 @@ class _State(NamedTuple):
     held: dict[DeviceId, str]
     shared: dict[DeviceId, Shares]
 
-    def take(self, name: str, allocation: AllocationResult, features: Features) -> None:
-        for result in allocation.devices.results or ():
+    def take(self, name: str, results: Iterable[DeviceAllocationResult], features: Features) -> None:
+        for result in results:
             if result.admin_access:
                 continue
             device = DeviceId(result.driver, result.pool, result.device)

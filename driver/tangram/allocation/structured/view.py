@@ -232,13 +232,16 @@ def _ask(
 
 
 def carries_guard(class_selectors: Iterable[str]) -> bool:
-    """True if a selector of a class asks for the attribute `allocator` of our driver."""
-    return any(
-        (part.domain, part.id) == (DRIVER_NAME, "allocator")
-        for text in class_selectors
-        if isinstance(program := _compiled(text), Program)
-        for part in program.references()
-    )
+    """True if a selector of a class asks for the attribute `allocator` of our driver. That of one that does
+    not compile is found by its words: so the claim gets a reason."""
+    return any(map(_is_guard, class_selectors))
+
+
+def _is_guard(text: str) -> bool:
+    program = _compiled(text)
+    if isinstance(program, CelError):
+        return DRIVER_NAME in text and "allocator" in text
+    return any((part.domain, part.id) == (DRIVER_NAME, "allocator") for part in program.references())
 
 
 @lru_cache(maxsize=1024)

@@ -54,14 +54,14 @@ def test_every_refused_device_with_the_term_that_refused_it() -> None:
         "class": (Code.CLASS, f"is not of class only: {domain}.x > 0 (x is 0)"),
         "selector": (Code.SELECTOR, f"does not match: {domain}.x == 3 (x is 1)"),
         "held": (Code.HELD, "is held by claim ns/other"),
-        "taint": (Code.TAINT, "has the taint k=v:NoExecute"),
+        "taint": (Code.TAINT, "with the taint k=v:NoExecute"),
         "small": (Code.CAPACITY, "capacity m: 4 needed, 1 there"),
         "counter": (Code.COUNTER, "counter s/c: 3 needed, 2 left"),
     }
     assert outcome.reasons.summary == (
-        "request r: 1 device wanted, of 6 devices 0 can be used: 1 has the taint k=v:NoExecute, 1 held by "
-        "other claims, 1 not of the device class, 1 not selected, 1 without enough capacity, 1 without "
-        "enough counters"
+        "request r: 1 device wanted, of 6 devices 0 can be used: 1 held by other claims, 1 not of the "
+        "device class, 1 not selected, 1 with the taint k=v:NoExecute, 1 without enough capacity, 1 "
+        "without enough counters"
     )
 
 
