@@ -62,7 +62,7 @@ class _Keeper:
             started_s = time.monotonic()
             code = self._run_child()
             if self._stopping.is_set():
-                return code
+                return max(code, 0)  # one that our signal met before it listened has ended as well
             if time.monotonic() - started_s > _STABLE_S:
                 backoff.reset()
             print(f"the MPS supervisor ended ({code}); it starts again", file=sys.stderr)  # noqa: T201
