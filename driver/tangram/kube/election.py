@@ -25,6 +25,9 @@ from tangram.kube.resources import LEASES
 # No single request may use up the time in which several could have renewed the lease.
 _REQUEST_TIMEOUT_S = 5.0
 _JITTER = 1.2
+# Parts of the retry period after which a candidate looks at a held lease again: one that is given back has
+# its next holder within half a period.
+_LOOK_SHORTEST, _LOOK_LONGEST = 0.25, 0.5
 _FAILURES = (KubeError, InvalidObjectError, TimeoutError)
 
 
@@ -73,7 +76,9 @@ class LeaderElector:
         self._lost_until_s = 0.0  # when a lease that was lost has run out for everybody
         self._version = ""  # resourceVersion of the lease as last seen
         self._seen_at_s = 0.0  # when that version was first seen
-        self._attempted: set[str] = set()  # renewTimes we tried to write since the last success
+        self._attempted: set[str] = (
+            set()
+        )  # renewTimes of writes since the last success that may have happened
 
     @property
     def is_leader(self) -> bool:
@@ -85,10 +90,15 @@ class LeaderElector:
 
         Raises LeadershipLostError, with `lead` cancelled and ended, if the lease is lost (then it may be run
         again); what `lead` raises otherwise. When cancelled it cancels `lead`, waits for its end, and gives
-        the lease back.
+        the lease back, also one that it may have got just then.
         """
         await self._clock.sleep(self._lost_until_s - self._clock.monotonic_s())
-        await self._acquire()
+        try:
+            await self._acquire()
+        except asyncio.CancelledError:
+            if self._attempted:
+                await self._release()
+            raise
         self._leading = True
         self._log.info("leadership_acquired")
         leading = asyncio.ensure_future(lead())
@@ -121,9 +131,11 @@ class LeaderElector:
             try:
                 if await within(self._try_to_acquire(), seconds=_REQUEST_TIMEOUT_S, clock=self._clock):
                     return
+                pause = random.uniform(_LOOK_SHORTEST, _LOOK_LONGEST)  # noqa: S311
             except _FAILURES as error:
                 self._log.warning("lease_not_acquired", error=str(error))
-            await self._clock.sleep(self._retry_period_s * (1 + _JITTER * random.random()))  # noqa: S311
+                pause = 1 + _JITTER * random.random()  # noqa: S311
+            await self._clock.sleep(self._retry_period_s * pause)
 
     async def _try_to_acquire(self) -> bool:
         started_s = self._clock.monotonic_s()
@@ -145,6 +157,7 @@ class LeaderElector:
         try:
             await self._write(spec | {"acquireTime": spec["renewTime"]})
         except ConflictError:
+            self._attempted.discard(spec["renewTime"])
             return False  # somebody was faster
         self._renewed_at_s = started_s
         return True
@@ -158,7 +171,9 @@ class LeaderElector:
         try:
             created = decode(await self._client.create(LEASES, body, namespace=self._namespace), Lease)
         except AlreadyExistsError:
+            self._attempted.discard(spec["renewTime"])
             return False
+        self._attempted.clear()
         self._version = created.metadata.resource_version
         self._renewed_at_s = started_s
         return True
@@ -204,15 +219,24 @@ class LeaderElector:
     async def _release(self) -> None:
         """Lets the next candidate in at once. A failure costs it the lease duration, nothing else."""
         try:
-            await within(
-                self._write({"holderIdentity": "", "leaseDurationSeconds": 1}),
-                seconds=_REQUEST_TIMEOUT_S,
-                clock=self._clock,
-            )
+            await within(self._give_back(), seconds=_REQUEST_TIMEOUT_S, clock=self._clock)
         except _FAILURES as error:
             self._log.warning("lease_not_released", error=str(error))
-        else:
+
+    async def _give_back(self) -> None:
+        while True:
+            # Read first: a write that was cut off may have taken effect, and changed the version.
+            lease = await self._read()
+            if (holder := lease.spec.holder_identity or "") != self._identity:
+                self._log.info("lease_not_held", holder=holder)
+                return
+            self._version = lease.metadata.resource_version
+            try:
+                await self._write({"holderIdentity": "", "leaseDurationSeconds": 1})
+            except ConflictError:
+                continue
             self._log.info("lease_released")
+            return
 
     # --- requests ------------------------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ class Fault:
     """What happens to the next `times` requests that match; fields left empty match everything.
 
     `error` is answered; None cuts the connection without an answer. With `stall` the request first hangs
-    until `release`. With `executed` the request takes effect before its answer is lost.
+    until `release`. With `executed` the request takes effect before its answer is lost or hangs.
     """
 
     verb: Verb | None = None
@@ -100,10 +100,16 @@ class Faults:
         return self.add(Fault(verb=verb, resource=resource, times=times, executed=executed))
 
     def stall(
-        self, *, verb: Verb | None = None, resource: Resource | None = None, times: int = 1_000_000
+        self,
+        *,
+        verb: Verb | None = None,
+        resource: Resource | None = None,
+        times: int = 1_000_000,
+        executed: bool = False,
     ) -> Fault:
-        """Matching requests hang until `release` of the returned fault."""
-        return self.add(Fault(verb=verb, resource=resource, times=times, stall=True))
+        """Matching requests hang until `release` of the returned fault; with `executed` they take effect
+        before that."""
+        return self.add(Fault(verb=verb, resource=resource, times=times, stall=True, executed=executed))
 
     def clear(self) -> None:
         """Forgets all faults and releases what hangs."""

@@ -131,13 +131,16 @@ class Handler:
         fault = self._faults.take(
             verb=verb, resource=route.resource, subresource=route.subresource, name=route.name
         )
-        if fault is not None and fault.stall:
-            await fault.released.wait()
-            fault = None
         if fault is not None and not fault.executed:
-            return self._fail(fault, request)
+            if not fault.stall:
+                return self._fail(fault, request)
+            await fault.released.wait()
         response = await self._execute(request, route, verb, body, duplicates)
-        return response if fault is None else self._fail(fault, request)
+        if fault is not None and fault.executed:
+            if not fault.stall:
+                return self._fail(fault, request)
+            await fault.released.wait()
+        return response
 
     def _fail(self, fault: Fault, request: web.Request) -> web.StreamResponse:
         if fault.error is not None:
