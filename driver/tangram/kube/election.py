@@ -76,9 +76,8 @@ class LeaderElector:
         self._lost_until_s = 0.0  # when a lease that was lost has run out for everybody
         self._version = ""  # resourceVersion of the lease as last seen
         self._seen_at_s = 0.0  # when that version was first seen
-        self._attempted: set[str] = (
-            set()
-        )  # renewTimes of writes since the last success that may have happened
+        # renewTimes of writes since the last success: any of them may have happened
+        self._attempted: set[str] = set()
 
     @property
     def is_leader(self) -> bool:
