@@ -8,7 +8,6 @@ from uuid import UUID
 
 from tests.unit.hardware.fake_nvml import _CORES, _long_bus_id
 
-from tangram.hardware.machines.migtables import MigGeometry
 from tangram.hardware.nvml import _ARCHITECTURES, _BRANDS
 from tangram.model.gpu import Gpu, Machine
 
@@ -39,17 +38,16 @@ def install(
     machine: Machine,
     *,
     errors: Errors | None = None,
-    mig: MigGeometry | None = None,
 ) -> Path:
-    """A driver root with that library and the table of that machine; returns the root. `mig`: of each GPU."""
+    """A driver root with that library and the table of that machine; returns the root."""
     directory = root / LIBRARY_DIRECTORY
     directory.mkdir(parents=True)
     shutil.copy(library, directory / "libnvidia-ml.so.1")
-    (directory / "libnvidia-ml.table").write_text(table(machine, errors=errors or {}, mig=mig))
+    (directory / "libnvidia-ml.table").write_text(table(machine, errors=errors or {}))
     return root
 
 
-def table(machine: Machine, *, errors: Errors, mig: MigGeometry | None = None) -> str:
+def table(machine: Machine, *, errors: Errors) -> str:
     """The text that the library answers from. NVML indices must be 0..n-1."""
     lines = [f"driver {machine.driver_version}" if machine.driver_version else ""]
     if machine.cuda_driver_version:
@@ -58,7 +56,7 @@ def table(machine: Machine, *, errors: Errors, mig: MigGeometry | None = None) -
     lines += _errors(errors.get(None, {}))
     for index, gpu in enumerate(sorted(machine.gpus, key=lambda gpu: gpu.index)):
         assert gpu.index == index
-        lines += ["gpu", *_gpu(gpu), *_mig(mig), *_errors(errors.get(index, {}))]
+        lines += ["gpu", *_gpu(gpu), *_mig(gpu), *_errors(errors.get(index, {}))]
     return "\n".join(line for line in lines if line) + "\n"
 
 
@@ -89,17 +87,17 @@ def _gpu(gpu: Gpu) -> list[str]:
     return lines + [f"link {end or 'switch'}" for end in ends]
 
 
-def _mig(geometry: MigGeometry | None) -> list[str]:
+def _mig(gpu: Gpu) -> list[str]:
     lines = []
-    for profile in geometry.profiles if geometry else ():
-        engines = profile.engines
+    for profile in gpu.mig_profiles:
         numbers = (
-            *(profile.id, profile.compute_slices, profile.max_instances, profile.multiprocessors or 0),
-            *(engines.copy or 0, engines.decoder or 0, engines.encoder or 0, engines.jpeg or 0),
-            *(engines.ofa or 0, profile.memory_mib or 0, profile.name),
+            *(profile.profile_id, profile.compute_slices, profile.max_instances),
+            *(profile.multiprocessors or 0, profile.copy_engines, profile.decoders, profile.encoders),
+            *(profile.jpeg_engines, profile.ofa_engines, (profile.memory_bytes or 0) // 2**20, profile.name),
         )
-        lines.append(f"profile.{profile.enum} {' '.join(map(str, numbers))}")
-        lines.append(f"placements.{profile.id} {' '.join(profile.placements)}")
+        placements = " ".join(f"{place.start}:{place.size}" for place in profile.placements)
+        lines.append(f"profile.{profile.number} {' '.join(map(str, numbers))}")
+        lines.append(f"placements.{profile.profile_id} {placements}")
     return lines
 
 

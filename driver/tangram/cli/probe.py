@@ -16,9 +16,8 @@ from tangram.cli.machinetext import machine_text
 from tangram.cli.main import print_error
 from tangram.hardware import recording
 from tangram.hardware.machines import MachineDescription, load_machine, machine_file, shipped_machines
-from tangram.hardware.machines.migtables import MigGeometry
 from tangram.hardware.simulated import describe_machine
-from tangram.model.gpu import GpuUuid, Machine
+from tangram.model.gpu import Machine
 
 T = TypeVar("T")
 
@@ -116,20 +115,17 @@ def _find(arguments: argparse.Namespace) -> tuple[MachineDescription, list[str]]
     if arguments.simulate is not None:
         return load_machine(arguments.simulate), []
     from tangram.hardware.nvml import NvmlBackend  # noqa: PLC0415 - loads pynvml
-    from tangram.hardware.nvmlmig import mig_geometry  # noqa: PLC0415 - loads pynvml
 
-    def read() -> tuple[Machine, dict[GpuUuid, MigGeometry]]:
+    def read() -> Machine:
         backend = NvmlBackend(driver_root=arguments.driver_root)
         backend.open()
         try:
-            machine = backend.discover()
-            able = (gpu.uuid for gpu in machine.gpus if gpu.mig_mode != "unsupported")
-            return machine, {uuid: found for uuid in able if (found := mig_geometry(uuid))}
+            return backend.discover()
         finally:
             backend.close()
 
-    machine, mig = _within_deadline(read)
-    return recording.record(machine, mig=mig), _lines(machine.failures)
+    machine = _within_deadline(read)
+    return recording.record(machine), _lines(machine.failures)
 
 
 def _within_deadline(read: Callable[[], T]) -> T:

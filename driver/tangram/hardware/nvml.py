@@ -14,10 +14,12 @@ import pynvml
 
 from tangram.base.errors import DriverUnavailableError, GpuLostError
 from tangram.base.logs import get_logger
-from tangram.hardware.backend import DeviceNode
+from tangram.hardware import capabilities, nvmlmig, nvmluse
+from tangram.hardware.backend import ComputeMode, DeviceNode, GpuProcess, MigModes
 from tangram.hardware.nvmlcalls import GpuHandle, ask_driver, ask_system, gpu_error, load_library
 from tangram.hardware.pci import PciTree, normalize_bus_id
 from tangram.model.gpu import Gpu, GpuUuid, Machine, MigMode, NvLink
+from tangram.model.mig import ComputeInstance, GpuInstance, MigPlacement
 
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _DISPLAY_ONLY = frozenset({"DGX Display", "NVIDIA DGX Display"})
@@ -70,13 +72,20 @@ class NvmlBackend:
     name = "nvml"
 
     def __init__(
-        self, *, driver_root: Path, sysfs_root: Path = Path("/sys"), device_root: Path = Path("/dev")
+        self,
+        *,
+        driver_root: Path,
+        sysfs_root: Path = Path("/sys"),
+        device_root: Path = Path("/dev"),
+        proc_root: Path = Path("/proc"),
     ) -> None:
         self._driver_root = driver_root
         self._device_root = device_root
         self._pci = PciTree(sysfs_root)
+        self._proc_root = proc_root
         self._lock = threading.Lock()
         self._opened = False
+        self._handles: dict[GpuUuid, GpuHandle] = {}
 
     def open(self) -> None:
         with self._lock:
@@ -87,12 +96,14 @@ class NvmlBackend:
             self._opened = True
 
     def close(self) -> None:
+        self._handles = {}
         with self._lock:
             if self._opened:
                 self._opened = False
                 _shut_down()
 
     def discover(self) -> Machine:
+        self._handles = {}
         try:
             return self._discover()
         except DriverUnavailableError:
@@ -101,10 +112,7 @@ class NvmlBackend:
             raise
 
     def probe(self, uuid: GpuUuid) -> None:
-        try:
-            handle = GpuHandle(pynvml.nvmlDeviceGetHandleByUUID(uuid), uuid)
-        except pynvml.NVMLError as error:
-            raise gpu_error(error, label=uuid) from error
+        handle = _handle_of(uuid)
         # A handle is cached in the library; this call goes to the GPU. A refusal is an answer too.
         handle.ask_or_refused(pynvml.nvmlDeviceGetMemoryInfo, None)
 
@@ -119,6 +127,79 @@ class NvmlBackend:
         names = ["nvidiactl", "nvidia-uvm"]
         names += [name for name in ("nvidia-uvm-tools", "nvidia-modeset") if self._is_device(name)]
         return tuple(DeviceNode(path=f"/dev/{name}") for name in names)
+
+    def mig_nodes(
+        self, gpu: Gpu, *, gpu_instance_id: int, compute_instance_id: int
+    ) -> tuple[DeviceNode, ...]:
+        return capabilities.mig_nodes(
+            self._proc_root,
+            gpu_minor=gpu.minor,
+            gpu_instance_id=gpu_instance_id,
+            compute_instance_id=compute_instance_id,
+        )
+
+    def mig_modes(self, uuid: GpuUuid) -> MigModes:
+        with self._handle(uuid) as handle:
+            return nvmlmig.modes(handle)
+
+    def set_mig_mode(self, uuid: GpuUuid, *, enabled: bool) -> MigModes:
+        try:
+            with self._handle(uuid) as handle:
+                nvmlmig.set_mode(handle, enabled=enabled)
+        finally:
+            self._handles.pop(uuid, None)  # the switch may have reset the GPU
+        return self.mig_modes(uuid)
+
+    def gpu_instances(self, uuid: GpuUuid) -> tuple[GpuInstance, ...]:
+        with self._handle(uuid) as handle:
+            return nvmlmig.instances(handle)
+
+    def create_gpu_instance(self, uuid: GpuUuid, *, profile_id: int, placement: MigPlacement) -> int:
+        with self._handle(uuid) as handle:
+            return nvmlmig.create_gpu_instance(handle, profile_id=profile_id, placement=placement)
+
+    def create_compute_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> ComputeInstance:
+        with self._handle(uuid) as handle:
+            return nvmlmig.create_compute_instance(handle, gpu_instance_id=gpu_instance_id)
+
+    def destroy_compute_instance(
+        self, uuid: GpuUuid, *, gpu_instance_id: int, compute_instance_id: int
+    ) -> None:
+        with self._handle(uuid) as handle:
+            nvmlmig.destroy_compute_instance(
+                handle, gpu_instance_id=gpu_instance_id, compute_instance_id=compute_instance_id
+            )
+
+    def destroy_gpu_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> None:
+        with self._handle(uuid) as handle:
+            nvmlmig.destroy_gpu_instance(handle, gpu_instance_id=gpu_instance_id)
+
+    def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
+        with self._handle(uuid) as handle:
+            return nvmluse.compute_mode(handle)
+
+    def set_compute_mode(self, uuid: GpuUuid, mode: ComputeMode) -> None:
+        with self._handle(uuid) as handle:
+            nvmluse.set_compute_mode(handle, mode)
+
+    def processes(self, uuid: GpuUuid) -> tuple[GpuProcess, ...]:
+        with self._handle(uuid) as handle:
+            return nvmluse.processes(handle)
+
+    def used_memory_bytes(self, uuid: GpuUuid) -> int | None:
+        with self._handle(uuid) as handle:
+            return nvmluse.used_memory_bytes(handle)
+
+    @contextmanager
+    def _handle(self, uuid: GpuUuid) -> Iterator[GpuHandle]:
+        """The GPU's handle, looked up once: under load that takes seconds. Forgotten when the GPU is lost."""
+        try:
+            if (handle := self._handles.get(uuid)) is None:
+                handle = self._handles[uuid] = _handle_of(uuid)
+            yield handle
+        except (GpuLostError, DriverUnavailableError):
+            self._handles.pop(uuid, None)
+            raise
 
     def _require(self, name: str, remedy: str) -> None:
         """Refuses to hand out less than a container needs: CUDA would fail there without a reason."""
@@ -160,6 +241,9 @@ class NvmlBackend:
 
     def _gpu(self, handle: GpuHandle, *, index: int, bus_id: str | None, bus_ids: frozenset[str]) -> Gpu:
         capability = handle.ask(pynvml.nvmlDeviceGetCudaComputeCapability, (0, 0))
+        memory_bytes = handle.ask(_memory_bytes, None)
+        mig_mode = _mig_mode(handle)
+        able = mig_mode != "unsupported"
         return Gpu(
             uuid=GpuUuid(handle.label),
             index=index,
@@ -168,12 +252,13 @@ class NvmlBackend:
             brand=_BRANDS.get(handle.ask(pynvml.nvmlDeviceGetBrand, -1), "unknown"),
             architecture=_ARCHITECTURES.get(handle.ask(pynvml.nvmlDeviceGetArchitecture, -1), "unknown"),
             compute_capability=capability,
-            memory_bytes=handle.ask(_memory_bytes, None),
+            memory_bytes=memory_bytes,
             multiprocessors=_multiprocessors(handle.ask(pynvml.nvmlDeviceGetNumGpuCores, 0), capability),
             pci_bus_id=bus_id,
             pcie_root=self._pci.pcie_root(bus_id) if bus_id else None,
             numa_node=self._pci.numa_node(bus_id) if bus_id else None,
-            mig_mode=_mig_mode(handle),
+            mig_mode=mig_mode,
+            mig_profiles=nvmlmig.profiles(handle, memory_bytes=memory_bytes) if able else (),
             nvlinks=_nvlinks(handle, bus_ids),
             fabric_clique=handle.ask(_fabric_clique, None),
         )
@@ -185,6 +270,13 @@ def _costing_the_gpu(failures: dict[str, str]) -> Iterator[None]:
         yield
     except GpuLostError as error:
         failures[error.uuid] = error.cause
+
+
+def _handle_of(uuid: GpuUuid) -> GpuHandle:
+    try:
+        return GpuHandle(pynvml.nvmlDeviceGetHandleByUUID(uuid), uuid)
+    except pynvml.NVMLError as error:
+        raise gpu_error(error, label=uuid) from error
 
 
 def _open_handle(index: int) -> GpuHandle:

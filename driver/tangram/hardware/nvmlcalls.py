@@ -7,33 +7,21 @@ from typing import Any, NoReturn, TypeVar
 
 import pynvml
 
-from tangram.base.errors import DriverUnavailableError, GpuLostError, HardwareError
+from tangram.base.errors import DriverUnavailableError, HardwareError
 from tangram.hardware.driverroot import find_library, resolve
+from tangram.hardware.refusals import (
+    DRIVER_CODES,
+    GPU_CODES,
+    REFUSALS,
+    NvmlCode,
+    action_error,
+    driver_error,
+    lost_error,
+)
 
 T = TypeVar("T")
 
 _LIBRARY = "libnvidia-ml.so.1"
-_DRIVER_CODES = frozenset(
-    {
-        pynvml.NVML_ERROR_UNINITIALIZED,
-        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
-        pynvml.NVML_ERROR_LIBRARY_NOT_FOUND,
-        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
-    }
-)
-_GPU_CODES = frozenset(
-    {pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED, pynvml.NVML_ERROR_GPU_NOT_FOUND}
-)
-_REFUSALS = frozenset(
-    {
-        pynvml.NVML_ERROR_NOT_SUPPORTED,
-        pynvml.NVML_ERROR_INVALID_ARGUMENT,
-        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-        pynvml.NVML_ERROR_NO_PERMISSION,
-        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
-    }
-)
-"""Answers of a driver that works but does not do this: not on this board, not yet, not for us."""
 
 
 def load_library(driver_root: Path) -> None:
@@ -74,7 +62,7 @@ def ask_system(query: Callable[[], T], default: T) -> T:
     except UnicodeDecodeError:
         return default
     except pynvml.NVMLError as error:
-        if error.value in _DRIVER_CODES:
+        if error.value in DRIVER_CODES:
             raise driver_unavailable(error) from error
         return default
 
@@ -96,7 +84,7 @@ class GpuHandle:
         except UnicodeDecodeError:
             return default
         except pynvml.NVMLError as error:
-            if error.value in _DRIVER_CODES | _GPU_CODES:
+            if error.value in DRIVER_CODES | GPU_CODES:
                 self._fail(error)
             return default
 
@@ -105,7 +93,7 @@ class GpuHandle:
         try:
             return query(self.handle)
         except pynvml.NVMLError as error:
-            if error.value in _REFUSALS:
+            if error.value in REFUSALS:
                 return default
             self._fail(error)
 
@@ -122,25 +110,19 @@ class GpuHandle:
 
 def gpu_error(error: Exception, *, label: str) -> HardwareError:
     """What an error of NVML means for the GPU it was asked about."""
-    if getattr(error, "value", None) in _DRIVER_CODES:
+    if getattr(error, "value", None) in DRIVER_CODES:
         return driver_unavailable(error)
-    return GpuLostError(
-        f"{label}: {_text(error)}",
-        uuid=label,
-        next_step="look at the kernel log (Xid messages) and at nvidia-smi; the GPU may need a reset",
-    )
+    return lost_error(label, _text(error))
+
+
+def refused(error: pynvml.NVMLError, *, label: str, action: str) -> HardwareError:
+    """What it means that NVML failed an action on a GPU."""
+    return action_error(error.value, label=label, action=action, text=_text(error))
 
 
 def driver_unavailable(error: Exception) -> DriverUnavailableError:
     """The driver does not work, and what to do about it."""
-    value = getattr(error, "value", None)
-    if value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-        next_step = "the driver was changed under this process: restart it"
-    elif value == pynvml.NVML_ERROR_NO_PERMISSION:
-        next_step = "give this process access to /dev/nvidiactl"
-    else:
-        next_step = "wait for the driver, or load it (nvidia-smi shows whether it works)"
-    return DriverUnavailableError(f"NVML: {_text(error)}", next_step=next_step)
+    return driver_error(getattr(error, "value", NvmlCode.UNKNOWN), _text(error))
 
 
 def _text(error: Exception) -> str:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
 from uuid import UUID
 
 import msgspec
@@ -11,20 +10,20 @@ import yaml
 
 from tangram.hardware.machines import MachineDescription, parse_machine
 from tangram.hardware.machines.description import SWITCH, GpuModel, GpuPlace
-from tangram.hardware.machines.migtables import MigGeometry, shipped_name
-from tangram.model.gpu import Gpu, GpuUuid, Machine
+from tangram.hardware.machines.migtables import MigGeometry, geometry_of, shipped_name
+from tangram.model.gpu import Gpu, Machine
 from tangram.model.product import gpu_type
 
 _UUID = re.compile(r"GPU-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
-def record(machine: Machine, *, mig: Mapping[GpuUuid, MigGeometry] | None = None) -> MachineDescription:
-    """The description whose simulation is this machine again, with what MIG offers on each GPU (`mig`).
+def record(machine: Machine) -> MachineDescription:
+    """The description whose simulation is this machine again.
 
     GPUs that did not answer (`Machine.failures`) are left out; the others keep their indices. Memory is
     rounded down to MiB. Of NVLinks, those are kept that count for `Machine.links`: the matrix is the same.
     """
-    tables = _Tables(mig or {})
+    tables = _Tables()
     gpus = sorted(machine.gpus, key=lambda gpu: gpu.index)
     models: dict[GpuModel, GpuModel] = {}
     names: Counter[str] = Counter()
@@ -52,16 +51,15 @@ def record(machine: Machine, *, mig: Mapping[GpuUuid, MigGeometry] | None = None
 class _Tables:
     """Names for what MIG offers: of the shipped table that says the same, else of one of its own."""
 
-    def __init__(self, mig: Mapping[GpuUuid, MigGeometry]) -> None:
-        self._mig = mig
+    def __init__(self) -> None:
         self.own: dict[str, MigGeometry] = {}
 
     def name(self, gpu: Gpu) -> str | None:
-        geometry = self._mig.get(gpu.uuid)
+        geometry = geometry_of(gpu.mig_profiles)
         if geometry is None or gpu.mig_mode == "unsupported":
             return None
         known = next((name for name, own in self.own.items() if own == geometry), None)
-        if (name := known or shipped_name(geometry)) is None:
+        if (name := known or shipped_name(gpu.mig_profiles)) is None:
             name = f"{gpu_type(gpu.product_name).lower()[:48]}-{len(self.own) + 1}"
             self.own[name] = geometry
         return name

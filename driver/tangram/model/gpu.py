@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NewType
 
 from tangram.model.links import LinkMatrix, LinkRow
-from tangram.model.mig import MigProfile
+from tangram.model.mig import MigProfile, compute_slices, memory_slices
 
 GpuUuid = NewType("GpuUuid", str)
 """`GPU-<8>-<4>-<4>-<4>-<12>` hex digits, as NVML prints it."""
@@ -53,6 +53,16 @@ class Gpu:
     nvlinks: tuple[NvLink, ...] = ()
     fabric_clique: str | None = None
     mig_profiles: tuple[MigProfile, ...] = ()
+
+    @property
+    def memory_slices(self) -> int:
+        """How many memory slices MIG placements lie on; 0 where MIG offers nothing."""
+        return memory_slices(self.mig_profiles)
+
+    @property
+    def compute_slices(self) -> int:
+        """How many compute slices all MIG instances together may have; 0 where MIG offers nothing."""
+        return compute_slices(self.mig_profiles)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

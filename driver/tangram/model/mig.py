@@ -4,6 +4,7 @@ A GPU instance (GI) lies at a placement on the GPU's memory slices; a compute in
 what processes run on, and what has a `MIG-…` UUID.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 
@@ -26,7 +27,9 @@ class MigProfile:
 
     `profile_id` is the board's own number, which creating an instance takes and an instance tells.
     `memory_bytes` is what an instance will have, None where the driver does not tell. `max_instances`: of
-    this profile on one GPU. `compute_slices` and the engines are what one instance takes.
+    this profile on one GPU. `compute_slices` and the engines are what one instance takes. `number` is the
+    profile's in the API of NVML (argument of nvmlDeviceGetGpuInstanceProfileInfo; -1 where nobody told), the
+    same on all boards.
     """
 
     name: str
@@ -41,6 +44,7 @@ class MigProfile:
     encoders: int = 0
     jpeg_engines: int = 0
     ofa_engines: int = 0
+    number: int = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +63,13 @@ class GpuInstance:
     profile_id: int
     placement: MigPlacement
     compute_instances: tuple[ComputeInstance, ...] = field(default=())
+
+
+def memory_slices(profiles: Sequence[MigProfile]) -> int:
+    """Memory slices that the instances of a GPU share: NVML tells no number, but where the last one lies."""
+    return max((place.start + place.size for profile in profiles for place in profile.placements), default=0)
+
+
+def compute_slices(profiles: Sequence[MigProfile]) -> int:
+    """Compute slices that the instances of a GPU share: as many as the instances of one profile can take."""
+    return max((profile.compute_slices * profile.max_instances for profile in profiles), default=0)

@@ -19,7 +19,7 @@ from tests.stub import nvmlstub
 from tangram.cli.main import main
 from tangram.hardware.machines import MachineDescription, load_machine, parse_machine, shipped_machines
 from tangram.hardware.machines.description import parse_description
-from tangram.hardware.machines.migtables import MigGeometry, load_mig_table, mig_tables
+from tangram.hardware.machines.migtables import MigGeometry, load_mig_table, mig_tables, offered_profiles
 from tangram.hardware.simulated import describe_machine
 from tangram.model.gpu import Machine
 
@@ -192,14 +192,11 @@ class TestUsage:
         assert "tangram probe --simulate NAME" in otherwise
 
 
-def complete(geometry: MigGeometry) -> bool:
-    """Whether the table leaves nothing open."""
-    facts = [
-        fact
-        for profile in geometry.profiles
-        for fact in (*msgspec.structs.astuple(profile), *msgspec.structs.astuple(profile.engines))
-    ]
-    return None not in facts
+def offering(name: str, geometry: MigGeometry | None) -> Machine:
+    """A shipped machine whose driver tells these MIG profiles."""
+    machine = describe_machine(load_machine(name), node_name="node-1")
+    profiles = offered_profiles(geometry) if geometry else ()
+    return replace(machine, gpus=tuple(replace(gpu, mig_profiles=profiles) for gpu in machine.gpus))
 
 
 @pytest.fixture(scope="module")
@@ -221,10 +218,9 @@ class TestStub:
         machine: Machine,
         *words: str,
         errors: nvmlstub.Errors | None = None,
-        mig: MigGeometry | None = None,
         deadline_s: float = 60.0,
     ) -> subprocess.CompletedProcess[str]:
-        root = nvmlstub.install(self._directory / "root", self._library, machine, errors=errors, mig=mig)
+        root = nvmlstub.install(self._directory / "root", self._library, machine, errors=errors)
         program = (
             "import sys; from tangram.cli import main, probe;"
             f"probe.DEADLINE_S = {deadline_s}; sys.exit(main.main())"
@@ -279,12 +275,10 @@ class TestStub:
 
     @pytest.mark.parametrize("name", mig_tables())
     def test_mig_profiles_are_those_of_the_shipped_table(self, name: str) -> None:
-        machine = describe_machine(load_machine("h200-sxm5-141gb-x8"), node_name="node-1")
         offered = load_mig_table(name)
-        description = self.recorded(machine, mig=offered)
+        description = self.recorded(offering("h200-sxm5-141gb-x8", offered))
         (model,) = description.models
-        # A driver tells everything: a shipped table with gaps is not what it says.
-        assert model.mig == (name if complete(offered) else "h200-1")
+        assert model.mig == name
         recorded = description.mig_geometry(model)
         assert recorded is not None
         assert (recorded.memory_slices, recorded.compute_slices) == (8, 7)
@@ -293,16 +287,14 @@ class TestStub:
         }
 
     def test_mig_profiles_that_no_shipped_table_has(self) -> None:
-        machine = describe_machine(load_machine("h100-sxm5-80gb-x8"), node_name="node-1")
         shipped = load_mig_table("h100-80gb")
         ours = MigGeometry(memory_slices=7, compute_slices=7, profiles=shipped.profiles[:1])
-        description = self.recorded(machine, mig=ours)
+        description = self.recorded(offering("h100-sxm5-80gb-x8", ours))
         assert description.models[0].mig == "h100-1"
         assert description.mig_tables == {"h100-1": ours}
 
     def test_a_driver_that_tells_no_mig_profiles(self) -> None:
-        machine = describe_machine(load_machine("h100-sxm5-80gb-x8"), node_name="node-1")
-        finished = self.probe(machine)
+        finished = self.probe(offering("h100-sxm5-80gb-x8", None))
         assert "MIG profiles of NVIDIA H100 80GB HBM3: the driver does not tell them" in finished.stdout
 
     def test_a_driver_that_is_not_loaded_is_a_no(self) -> None:

@@ -175,6 +175,26 @@ class FakeNvml:
             raise Failure(pynvml.NVML_ERROR_NOT_SUPPORTED)
         current._obj.value = pending._obj.value = int(mode == "enabled")
 
+    def _nvmlDeviceGetGpuInstanceProfileInfoV(self, handle: Any, number: int, reference: Any) -> None:
+        profile = next((p for p in self._gpu(handle).mig_profiles if p.number == number), None)
+        if profile is None:
+            raise Failure(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        info = reference._obj
+        info.name = f"MIG {profile.name}".encode()
+        info.id, info.sliceCount = profile.profile_id, profile.compute_slices
+        info.instanceCount, info.multiprocessorCount = profile.max_instances, profile.multiprocessors or 0
+        info.copyEngineCount, info.decoderCount = profile.copy_engines, profile.decoders
+        info.encoderCount, info.jpegCount = profile.encoders, profile.jpeg_engines
+        info.ofaCount, info.memorySizeMB = profile.ofa_engines, (profile.memory_bytes or 0) // 2**20
+
+    def _nvmlDeviceGetGpuInstancePossiblePlacements_v2(
+        self, handle: Any, profile_id: int, room: Any, count: Any
+    ) -> None:
+        (profile,) = (p for p in self._gpu(handle).mig_profiles if p.profile_id == profile_id)
+        for place, placement in zip(room, profile.placements, strict=False):
+            place.start, place.size = placement.start, placement.size
+        count._obj.value = len(profile.placements)
+
     def _nvmlDeviceGetNvLinkState(self, handle: Any, link: int, reference: Any) -> None:
         links = self._gpu(handle).nvlinks
         if not links:

@@ -217,7 +217,7 @@ def test_bytes_that_are_no_utf8() -> None:
         (("gpu",), [], "", "unknown field 'gpu'", "did you mean 'gpus'?"),
         (("models", 0, "memoryMB"), 1, "models[0]", "unknown field", "did you mean 'memoryMiB'?"),
         (("gpus", 1, "NVLinks"), {}, "gpus[1]", "unknown field", "did you mean 'nvlinks'?"),
-        (("gpus", 1, "qqqqqq"), {}, "gpus[1]", "unknown field", "the fields are apiVersion"),
+        (("gpus", 1, "qqqqqq"), {}, "gpus[1]", "unknown field", "the fields are fabricClique"),
         (("gpus", 1, "x" * 900), {}, "gpus[1]", "unknown field", "the fields are"),
         (("kind",), "Machine", "kind", "invalid enum value", ""),
         (("apiVersion",), "tangram/v2", "apiVersion", "invalid enum value", ""),

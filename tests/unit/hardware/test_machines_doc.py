@@ -7,6 +7,7 @@ import msgspec
 
 from tangram.hardware.machines import load_machine, parse_machine, shipped_machines
 from tangram.hardware.machines.description import GpuModel, GpuPlace, MachineDescription
+from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.machines.migtables import MigEngines, MigProfile, MigTable
 
 TEXT = (Path(__file__).parents[3] / "docs" / "machines.md").read_text(encoding="utf-8")
@@ -30,7 +31,7 @@ def _products(description: MachineDescription) -> list[str]:
 
 
 def test_every_field_is_explained() -> None:
-    for kind in (MachineDescription, GpuModel, GpuPlace, MigTable, MigProfile, MigEngines):
+    for kind in (MachineDescription, GpuModel, GpuPlace, MigTable, MigProfile, MigEngines, Fault):
         for field in msgspec.structs.fields(kind):
             assert re.search(rf"^\|.*[`.]{field.encode_name}`", TEXT, re.MULTILINE), field.encode_name
 

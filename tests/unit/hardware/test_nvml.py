@@ -141,7 +141,8 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "nvmlDeviceGetMemoryInfo": {"memory_bytes": None},
     "nvmlDeviceGetNumGpuCores": {"multiprocessors": None},
     "nvmlDeviceGetPciInfo_v3": {"pci_bus_id": None, "pcie_root": None, "numa_node": None},
-    "nvmlDeviceGetMigMode": {"mig_mode": "unsupported"},
+    "nvmlDeviceGetMigMode": {"mig_mode": "unsupported", "mig_profiles": ()},
+    "nvmlDeviceGetGpuInstancePossiblePlacements_v2": {"mig_profiles": ()},
     "nvmlDeviceGetNvLinkState": {"nvlinks": ()},
     "nvmlDeviceGetGpuFabricInfoV": {"fabric_clique": None},
 }
@@ -320,6 +321,7 @@ class TestProbe:
 ONE_ANSWER = [
     *({next(iter(changes))} for changes in ATTRIBUTES.values()),
     {"compute_capability", "multiprocessors"},
+    {"mig_mode", "mig_profiles"},
 ]
 """Fields that one call gives."""
 

@@ -110,6 +110,7 @@ def test_a_driver_without_newer_functions_costs_what_they_tell(stub: Stub) -> No
     expected = with_gpus(
         replace(machine, cuda_driver_version=""),
         mig_mode="unsupported",
+        mig_profiles=(),
         fabric_clique=None,
         multiprocessors=None,
         architecture="unknown",

@@ -8,10 +8,9 @@ import msgspec
 from msgspec import Meta
 
 from tangram.base.errors import InvalidObjectError
+from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.machines.migtables import (
-    MigEngines,
     MigGeometry,
-    MigProfile,
     check_geometry,
     load_mig_table,
     mig_tables,
@@ -21,6 +20,7 @@ from tangram.hardware.pci import BUS_ID, PCIE_ROOT
 from tangram.model.gpu import MigMode
 
 MAXIMUM_GPUS = 64
+MAXIMUM_FAULTS = 64
 MAXIMUM_LINKS = 36
 """NVML_NVLINK_MAX_LINKS of current drivers."""
 SWITCH = "switch"
@@ -75,7 +75,7 @@ class GpuPlace(Strict, frozen=True, kw_only=True):
 class MachineDescription(Strict, frozen=True, kw_only=True):
     """A node's GPUs and driver, whose versions are empty where it does not tell.
 
-    `gpus` is in NVML's order of indices.
+    `gpus` is in NVML's order of indices. `faults` are the calls that fail, for tests of what happens then.
     """
 
     api_version: ApiVersion
@@ -92,6 +92,7 @@ class MachineDescription(Strict, frozen=True, kw_only=True):
     mig_tables: Annotated[dict[Text, MigGeometry], Meta(max_length=MAXIMUM_GPUS)] = msgspec.field(
         default_factory=dict
     )
+    faults: Annotated[tuple[Fault, ...], Meta(max_length=MAXIMUM_FAULTS)] = ()
 
     def model(self, name: str) -> GpuModel:
         """The model of that name (the rules guarantee it for every GPU of the description)."""
@@ -115,12 +116,7 @@ def _stated(value: int | None, default: int) -> int:
 
 def parse_description(content: Any, *, object_name: str) -> MachineDescription:
     """The description in plain YAML or JSON content; InvalidObjectError names file and field."""
-    description = convert(
-        content,
-        MachineDescription,
-        parts=(GpuModel, GpuPlace, MigGeometry, MigProfile, MigEngines),
-        object_name=object_name,
-    )
+    description = convert(content, MachineDescription, object_name=object_name)
     _Rules(description, object_name).check()
     return description
 

@@ -6,6 +6,7 @@ theirs through NVML; these tables are for simulated ones. Terms as in the NVML A
 """
 
 import functools
+from collections.abc import Sequence
 from importlib import resources
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -14,6 +15,7 @@ from msgspec import Meta, field
 from tangram.base.errors import InvalidObjectError
 from tangram.base.strictyaml import parse_yaml
 from tangram.hardware.machines.schema import ApiVersion, Strict, convert
+from tangram.model import mig
 
 _DIRECTORY = "mig"
 _SUFFIX = ".yaml"
@@ -91,6 +93,7 @@ def mig_tables() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(_SUFFIX) for file in files if file.name.endswith(_SUFFIX)))
 
 
+@functools.cache
 def load_mig_table(name: str) -> MigTable:
     """The shipped table of that name (one of `mig_tables`)."""
     data = resources.files(__package__).joinpath(_DIRECTORY, name + _SUFFIX).read_bytes()
@@ -101,7 +104,7 @@ def parse_mig_table(data: bytes, *, source: str) -> MigTable:
     """The table in the text of `source`; InvalidObjectError names file and field."""
     object_name = f"MIG table {source[:256]}"
     content = parse_yaml(data, object_name=object_name).content
-    table = convert(content, MigTable, parts=(MigProfile, MigEngines), object_name=object_name)
+    table = convert(content, MigTable, object_name=object_name)
     check_geometry(table, object_name=object_name)
     return table
 
@@ -111,13 +114,70 @@ def check_geometry(geometry: MigGeometry, *, object_name: str, field_name: str =
     _Rules(geometry, object_name, prefix=f"{field_name}." if field_name else "").check()
 
 
-def shipped_name(geometry: MigGeometry) -> str | None:
-    """The shipped table that says the same."""
+@functools.cache
+def offered_profiles(geometry: MigGeometry) -> tuple[mig.MigProfile, ...]:
+    """The profiles as a driver offers them, in the order of their numbers; 0 or None: not in the table."""
+    return tuple(
+        mig.MigProfile(
+            name=profile.name,
+            number=profile.enum,
+            profile_id=profile.id,
+            compute_slices=profile.compute_slices,
+            memory_bytes=profile.memory_mib and profile.memory_mib * 2**20,
+            multiprocessors=profile.multiprocessors,
+            max_instances=profile.max_instances,
+            placements=tuple(mig.MigPlacement(start, size) for start, size in sorted(profile.spans())),
+            copy_engines=profile.engines.copy or 0,
+            decoders=profile.engines.decoder or 0,
+            encoders=profile.engines.encoder or 0,
+            jpeg_engines=profile.engines.jpeg or 0,
+            ofa_engines=profile.engines.ofa or 0,
+        )
+        for profile in sorted(geometry.profiles, key=lambda profile: profile.enum)
+    )
 
-    def content(of: MigGeometry) -> tuple[object, ...]:
-        return of.memory_slices, of.compute_slices, frozenset(of.profiles)
 
-    return next((name for name in mig_tables() if content(load_mig_table(name)) == content(geometry)), None)
+def geometry_of(profiles: Sequence[mig.MigProfile]) -> MigGeometry | None:
+    """The table that offers these profiles; None where none can hold them (an odd name, no number)."""
+    if not profiles:
+        return None
+    content = {
+        "memorySlices": mig.memory_slices(profiles),
+        "computeSlices": mig.compute_slices(profiles),
+        "profiles": [_content(profile) for profile in profiles],
+    }
+    try:
+        geometry = convert(content, MigGeometry, object_name="MIG profiles of a GPU")
+        check_geometry(geometry, object_name="MIG profiles of a GPU")
+    except InvalidObjectError:
+        return None
+    return geometry
+
+
+def _content(profile: mig.MigProfile) -> dict[str, object]:
+    return {
+        "name": profile.name,
+        "enum": profile.number,
+        "id": profile.profile_id,
+        "memoryMiB": profile.memory_bytes and profile.memory_bytes // 2**20,
+        "multiprocessors": profile.multiprocessors,
+        "engines": {
+            "copy": profile.copy_engines,
+            "decoder": profile.decoders,
+            "encoder": profile.encoders,
+            "jpeg": profile.jpeg_engines,
+            "ofa": profile.ofa_engines,
+        },
+        "maxInstances": profile.max_instances,
+        "placements": [f"{place.start}:{place.size}" for place in profile.placements],
+    }
+
+
+def shipped_name(profiles: Sequence[mig.MigProfile]) -> str | None:
+    """The shipped table that offers the same."""
+    return next(
+        (name for name in mig_tables() if offered_profiles(load_mig_table(name)) == tuple(profiles)), None
+    )
 
 
 class _Rules:

@@ -29,22 +29,19 @@ class Strict(
 S = TypeVar("S", bound=Strict)
 
 
-def convert(content: Any, kind: type[S], *, parts: tuple[type[Strict], ...], object_name: str) -> S:
-    """The object in plain YAML or JSON content; InvalidObjectError names file and field.
-
-    `parts` are the Structs inside it: their fields are suggested for a misspelt one.
-    """
+def convert(content: Any, kind: type[S], *, object_name: str) -> S:
+    """The object in plain YAML or JSON content; InvalidObjectError names file and field."""
     if content is None:
         raise InvalidObjectError("is empty", object_name=object_name, next_step=_COMPARE)
     try:
         return msgspec.convert(content, kind)
     except msgspec.ValidationError as error:
         problem, path = problem_and_path(error)
-        _raise_invalid(problem, path, (kind, *parts), object_name)
+        _raise_invalid(problem, path, kind, object_name)
 
 
-def _raise_invalid(problem: str, path: str, structs: tuple[type[Strict], ...], object_name: str) -> NoReturn:
-    expected = _expected(structs)
+def _raise_invalid(problem: str, path: str, kind: type[Strict], object_name: str) -> NoReturn:
+    expected = _expected(_struct_at(kind, path))
     name = path.rpartition(".")[2].partition("[")[0]
     hint = f"{name}: {expected[name]}" if expected.get(name) else _COMPARE
     if unknown := _UNKNOWN_FIELD.search(problem):
@@ -56,14 +53,26 @@ def _raise_invalid(problem: str, path: str, structs: tuple[type[Strict], ...], o
     raise InvalidObjectError(problem[:200], object_name=object_name, field=path, next_step=hint)
 
 
-def _expected(structs: Iterable[type[Strict]]) -> dict[str, str]:
+def _struct_at(kind: type[Strict], path: str) -> type[Strict]:
+    """The innermost Struct on a path such as `gpus[1].nvlinks`."""
+    for name in re.split(r"[.\[]", path):
+        field = next((field for field in msgspec.structs.fields(kind) if field.encode_name == name), None)
+        if field is not None:
+            kind = _struct_in(get_type_hints(kind)[field.name]) or kind
+    return kind
+
+
+def _struct_in(hint: Any) -> type[Strict] | None:
+    """The Struct that a hint is, or is a collection of."""
+    if isinstance(hint, type) and issubclass(hint, Strict):
+        return hint
+    return next((found for part in get_args(hint) if (found := _struct_in(part))), None)
+
+
+def _expected(struct: type[Strict]) -> dict[str, str]:
     """What to write as the value of each field, in words; empty where its type says it."""
-    expected: dict[str, str] = {}
-    for struct in structs:
-        hints = get_type_hints(struct, include_extras=True)
-        for field in msgspec.structs.fields(struct):
-            expected[field.encode_name] = _in_words(hints[field.name])
-    return expected
+    hints = get_type_hints(struct, include_extras=True)
+    return {field.encode_name: _in_words(hints[field.name]) for field in msgspec.structs.fields(struct)}
 
 
 def _in_words(hint: Any) -> str:

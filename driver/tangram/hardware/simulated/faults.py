@@ -1,0 +1,101 @@
+"""Carries out a plan of faults: counts the calls, and lets them fail or hang."""
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tangram.base.errors import HardwareError
+from tangram.hardware.machines.faultplan import Call, Fault
+from tangram.hardware.refusals import NvmlCode, action_error
+from tangram.model.gpu import GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """Calls of one kind that do not return until `release`. `entered` is set once a call is stuck."""
+
+    entered: threading.Event = field(default_factory=threading.Event)
+    _released: threading.Event = field(default_factory=threading.Event)
+
+    def release(self) -> None:
+        """Lets the stuck calls, and all later ones, return."""
+        self._released.set()
+
+    def wait(self) -> None:
+        """Called by the stuck call."""
+        self.entered.set()
+        self._released.wait()
+
+
+@dataclass(slots=True)
+class _Planned:
+    fault: Fault
+    seen: int = 0
+    hang: Hang = field(default_factory=Hang)
+
+    def strikes(self) -> bool:
+        """Counts one more call."""
+        self.seen += 1
+        nth = self.seen - self.fault.after
+        return nth > 0 and (self.fault.times == "always" or nth <= self.fault.times)
+
+
+class Faults:
+    """The faults in force. A fault's calls are counted from when it is planned."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._planned: list[_Planned] = []
+        self._hangs: dict[tuple[Call, GpuUuid | None], Hang] = {}
+
+    def plan(self, faults: Iterable[Fault]) -> None:
+        """Replaces the plan; faults that stay keep their counts, calls that a dropped one hangs return."""
+        with self._lock:
+            left = list(self._planned)
+            self._planned = []
+            for fault in faults:
+                known = next((planned for planned in left if planned.fault == fault), None)
+                if known is not None:
+                    left.remove(known)
+                self._planned.append(known or _Planned(fault))
+        for dropped in left:
+            dropped.hang.release()
+
+    def add(self, fault: Fault) -> None:
+        """Plans one fault more."""
+        with self._lock:
+            self._planned.append(_Planned(fault))
+
+    def hang(self, call: Call, uuid: GpuUuid | None) -> Hang:
+        """Calls of this kind (of this GPU) do not return until the Hang is released."""
+        hang = Hang()
+        with self._lock:
+            self._hangs[call, uuid] = hang
+        return hang
+
+    def before(self, call: Call, uuid: GpuUuid | None, bus_id: str | None) -> HardwareError | None:
+        """Hangs, raises, or returns what the call is to raise after it has done its work."""
+        with self._lock:
+            hang = self._hangs.get((call, uuid)) or self._hangs.get((call, None))
+            striking = [planned for planned in self._planned if _concerns(planned.fault, call, uuid, bus_id)]
+            striking = [planned for planned in striking if planned.strikes()]
+        if hang is not None:
+            hang.wait()
+        later: HardwareError | None = None
+        for planned in striking:
+            if planned.fault.error == "HANG":
+                planned.hang.wait()
+                continue
+            error = action_error(
+                NvmlCode[planned.fault.error], label=uuid or "system", action=f"planned fault of {call}"
+            )
+            if not planned.fault.effect:
+                raise error
+            later = error
+        return later
+
+
+def _concerns(fault: Fault, call: Call, uuid: GpuUuid | None, bus_id: str | None) -> bool:
+    if fault.target is not None and fault.target not in (uuid, bus_id):
+        return False
+    return fault.call == call or (fault.call == "*" and uuid is not None)
