@@ -3,14 +3,15 @@
 The claims of a thousand pods of one Job are of one kind, and placing one of them changes one node.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
+from tangram.allocation.shapes import looks_at_identities, shape_of, taken_of
 from tangram.allocation.snapshot import Holdings
 from tangram.allocation.structured import Cluster, Outcome, Score, Shortage
-from tangram.model.kubernetes import ResourceClaim
+from tangram.model.kubernetes import DeviceClass, ResourceClaim
 
 _MAXIMUM_ANSWERS = 100_000
 """Some hundred bytes each."""
@@ -55,37 +56,84 @@ def kind_of(claims: Sequence[ResourceClaim]) -> Hashable:
     return tuple([msgspec.json.encode(claim.spec) for claim in claims])
 
 
-@dataclass(slots=True)
-class _Known:
+@dataclass(frozen=True, slots=True)
+class Known:
+    """An answer, and the state of the node in which it was given."""
+
     cluster: Cluster
     holdings: Holdings
     answer: Answer
 
 
+class _Kind:
+    """What is known of claims of one kind: by node, and by what is the same on like nodes."""
+
+    def __init__(self, claims: Sequence[ResourceClaim], classes: Mapping[str, DeviceClass]) -> None:
+        self.classes = classes
+        self.by_node: dict[str, Known] = {}
+        self.by_shape: dict[Hashable, Answer] | None = None
+        if not looks_at_identities(claims, classes):
+            self.by_shape = {}
+
+    def __len__(self) -> int:
+        return len(self.by_node) + len(self.by_shape or ())
+
+
 class Remembered:
-    """Answers by kind and node, each with the state it was given in; the kinds used last are kept."""
+    """Answers by kind and node, each with the state it was given in; the kinds used last are kept.
+
+    Nodes that are alike give the same answer (`tangram.allocation.shapes`).
+    """
 
     def __init__(self) -> None:
-        self._kinds: dict[Hashable, dict[str, _Known]] = {}
+        self._kinds: dict[Hashable, _Kind] = {}
         self._count = 0
 
-    def get(self, kind: Hashable, node: str, cluster: Cluster, holdings: Holdings) -> Answer | None:
-        """The answer of the node in this very state, if it is known."""
-        known = self._kinds.get(kind, {}).get(node)
-        if known is None or known.cluster is not cluster or known.holdings is not holdings:
-            return None
-        return known.answer
+    def __len__(self) -> int:
+        """How many answers are kept."""
+        return self._count
 
-    def put(self, kind: Hashable, node: str, cluster: Cluster, holdings: Holdings, answer: Answer) -> None:
+    def get(self, kind: Hashable, node: str, cluster: Cluster, holdings: Holdings) -> Answer | None:
+        """The answer of the node in this very state, if it is known, be it from a node that is alike."""
+        found = self._kinds.get(kind)
+        if found is None or found.classes is not cluster.classes:
+            return None
+        known = found.by_node.get(node)
+        if known is not None and known.cluster is cluster and known.holdings is holdings:
+            return known.answer
+        if not found.by_shape:
+            return None
+        answer = found.by_shape.get(_state(cluster, holdings))
+        if answer is not None:
+            self._note(found, node, Known(cluster, holdings, answer))
+        return answer
+
+    def put(self, claims: Sequence[ResourceClaim], node: str, known: Known) -> None:
         """Keeps the answer until the state of the node changes, or others need the room."""
-        nodes = self._kinds.pop(kind, {})
-        self._kinds[kind] = nodes  # the last used
-        self._count += node not in nodes
-        nodes[node] = _Known(cluster, holdings, answer)
+        kind, cluster, holdings = kind_of(claims), known.cluster, known.holdings
+        found = self._kinds.pop(kind, None)
+        if found is None or found.classes is not cluster.classes:
+            self._count -= len(found) if found else 0
+            found = _Kind(claims, cluster.classes)
+        self._kinds[kind] = found  # the last used
+        self._note(found, node, known)
+        if found.by_shape is not None and not known.answer.error:
+            before = len(found.by_shape)
+            found.by_shape[_state(cluster, holdings)] = known.answer
+            self._count += len(found.by_shape) - before
         while self._count > _MAXIMUM_ANSWERS and len(self._kinds) > 1:
-            oldest = next(iter(self._kinds))
-            self.forget(oldest)
+            self.forget(next(iter(self._kinds)))
+
+    def _note(self, kind: _Kind, node: str, known: Known) -> None:
+        self._count += node not in kind.by_node
+        kind.by_node[node] = known
 
     def forget(self, kind: Hashable) -> None:
         """Drops all answers to claims of this kind."""
-        self._count -= len(self._kinds.pop(kind, {}))
+        found = self._kinds.pop(kind, None)
+        self._count -= len(found) if found else 0
+
+
+def _state(cluster: Cluster, holdings: Holdings) -> Hashable:
+    shape = shape_of(cluster)
+    return shape.slices, taken_of(shape, holdings)

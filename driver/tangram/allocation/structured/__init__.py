@@ -20,7 +20,7 @@ from tangram.allocation.structured.nodes import NodeFacts, selects
 from tangram.allocation.structured.outcome import Code, Outcome, Reasons, Refusal, Shortage
 from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.state import Allocated, Shares, claim_name
-from tangram.allocation.structured.view import carries_guard
+from tangram.allocation.structured.view import carries_guard, reads
 
 __all__ = [
     "LATEST",
@@ -48,5 +48,6 @@ __all__ = [
     "offer",
     "parse_features",
     "prepare_slice",
+    "reads",
     "selects",
 ]

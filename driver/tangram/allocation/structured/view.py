@@ -19,7 +19,7 @@ from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
-from tangram.cel import CelDevice, Environment, Program, compile_expression
+from tangram.cel import CelDevice, Environment, Program, Reference, compile_expression
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
 
@@ -235,6 +235,12 @@ def carries_guard(class_selectors: Iterable[str]) -> bool:
     """True if a selector of a class asks for the attribute `allocator` of our driver. That of one that does
     not compile is found by its words: so the claim gets a reason."""
     return any(map(_is_guard, class_selectors))
+
+
+def reads(text: str) -> frozenset[Reference] | None:
+    """The parts of a device that a selector's result depends on; None if it is not valid."""
+    program = _compiled(text)
+    return None if isinstance(program, CelError) else program.references()
 
 
 def _is_guard(text: str) -> bool:
