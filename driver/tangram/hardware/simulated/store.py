@@ -12,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from tangram.base.atomicfile import state_error, write_atomically
+from tangram.base.errors import DriverUnavailableError, StateError
 from tangram.hardware.simulated.state import GpuState, new_state, rebooted
 from tangram.model.gpu import Gpu, GpuUuid
 
@@ -29,7 +30,7 @@ class Store(Protocol):
     def change(self, gpu: Gpu) -> AbstractContextManager[GpuState]:
         """The state of a GPU, to be looked at or changed by one at a time; kept if the block ends well.
 
-        `gpu` is the GPU as described, for one that is new. StateError where the files cannot be used.
+        `gpu` is the GPU as described, for one that is new. DriverUnavailableError: files cannot be used.
         """
         ...
 
@@ -83,7 +84,7 @@ class FileStore:
             yield state
             data = msgspec.json.encode(_File(self.boot_id, state))
             if data != before:
-                write_atomically(path, data, mode=0o644)
+                _write(path, data)
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
@@ -91,7 +92,7 @@ class FileStore:
             self._directory.mkdir(mode=0o755, parents=True, exist_ok=True)
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise state_error(error, path, "cannot be opened") from error
+            raise _unavailable(state_error(error, path, "cannot be opened")) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -104,7 +105,7 @@ class FileStore:
         except FileNotFoundError:
             return b""
         except OSError as error:
-            raise state_error(error, path, "cannot be read") from error
+            raise _unavailable(state_error(error, path, "cannot be read")) from error
 
     def _state(self, data: bytes, gpu: Gpu) -> GpuState:
         with contextlib.suppress(msgspec.DecodeError):
@@ -113,3 +114,15 @@ class FileStore:
                 return file.state
             return rebooted(file.state, gpu)
         return new_state(gpu.mig_mode)
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_atomically(path, data, mode=0o644)
+    except StateError as error:
+        raise _unavailable(error) from error
+
+
+def _unavailable(error: StateError) -> DriverUnavailableError:
+    """A state that cannot be had is to the driver of simulated GPUs what a broken module is to a real one."""
+    return DriverUnavailableError(error.cause, next_step=error.next_step)
