@@ -21,7 +21,7 @@ A container that uses several claims gets the devices of all, but these variable
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,8 @@ class CdiEdits:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CdiDevice:
     """An allocated device. `name` is its name in the ResourceSlice, `requests` the base names of the claim's
-    requests it was allocated for. Exactly one of `gpu_uuid` and `mig_uuid` is set.
+    requests it was allocated for. Exactly one of `gpu_uuid` and `mig_uuid` is set. `edits`: what else a
+    container with this device needs.
     """
 
     name: str
@@ -90,6 +91,7 @@ class CdiDevice:
     device_nodes: tuple[DeviceNode, ...]
     gpu_uuid: str = ""
     mig_uuid: str = ""
+    edits: CdiEdits = field(default_factory=CdiEdits)
 
 
 def cdi_device_id(*, claim_uid: str, device: str) -> str:
@@ -141,6 +143,7 @@ def claim_spec(
                         ),
                         device_nodes=device.device_nodes,
                     )
+                    + device.edits
                 ),
             }
             for device in devices

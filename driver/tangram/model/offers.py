@@ -73,7 +73,8 @@ def _of_gpu(
         found += [
             Offer(name=name + suffix, kind=kind, gpu=gpu)
             for kind, suffix in _SUFFIXES.items()
-            if kind in kinds
+            # MPS limits memory, which cannot be told of a board that has none of its own.
+            if kind in kinds and (kind != "mps" or gpu.memory_bytes is not None)
         ]
     if "mig" in kinds and (gpu.mig_mode == "enabled" or both):
         found += [

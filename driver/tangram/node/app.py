@@ -20,6 +20,8 @@ from tangram.base.errors import ConfigurationError, InvalidObjectError, TangramE
 from tangram.base.logs import get_logger
 from tangram.base.serving import HttpServer
 from tangram.hardware.backend import Backend
+from tangram.hardware.mps.directory import MpsDirectory
+from tangram.hardware.mps.supervisor import mps_root
 from tangram.hardware.workers import Workers
 from tangram.kube.client import Client
 from tangram.kube.events import EventRecorder
@@ -30,7 +32,8 @@ from tangram.model.devices import pool_name
 from tangram.node.cdifile import CdiFiles, driver_edits_of
 from tangram.node.discovery import Discovery
 from tangram.node.driver import NodeDriver
-from tangram.node.held import Damage, HeldClaim, HeldStore
+from tangram.node.held import Damage, HeldClaim
+from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory
 from tangram.node.locks import Locks
 from tangram.node.metrics import HELD_STATE_SET_ASIDE, NodeCollector
@@ -39,10 +42,13 @@ from tangram.node.prepare import Preparer
 from tangram.node.reconcile import Reconciler
 from tangram.node.report import AFTER_ANSWER_S, Reporter
 from tangram.node.settings import NodeSettings
+from tangram.node.steps.mps import MpsClients
+from tangram.node.transaction import Hardware
 
 _log = get_logger("node")
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_SHM = Path("/dev/shm")  # noqa: S108 - the host's, which MPS daemons and their clients share
 _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
 _CLOSE_S = 0.1
@@ -72,7 +78,11 @@ def choose_backend(settings: NodeSettings) -> Backend:
     from tangram.hardware.simulated import SimulatedBackend  # noqa: PLC0415 - only for --simulate
 
     try:
-        return SimulatedBackend.load(settings.simulate, node_name=settings.node_name)
+        return SimulatedBackend.load(
+            settings.simulate,
+            node_name=settings.node_name,
+            state_directory=Path(settings.simulate_state_dir) if settings.simulate_state_dir else None,
+        )
     except InvalidObjectError as error:
         raise ConfigurationError(f"simulate: {error.cause}", next_step=error.next_step) from error
 
@@ -104,7 +114,7 @@ class NodePlugin:
         self._workers = Workers(backend, clock=clock)
         self._discovery = Discovery(
             workers=self._workers,
-            held=self._held_gpus,
+            held=self._held_claims,
             driver_edits=driver_edits_of(
                 backend.name,
                 driver_root=Path(settings.driver_root),
@@ -126,14 +136,29 @@ class NodePlugin:
         self._reporter = Reporter(
             client=client, events=self._events, clock=clock, node_name=settings.node_name
         )
+        boot_id = boot_id or _BOOT_ID.read_text().strip()
+        mps = MpsDirectory(
+            mps_root(settings.kubelet_dir),
+            clock=clock,
+            boot_id=boot_id,
+            shm_directory=None if backend.name == "simulated" else _SHM,
+        )
         self._preparer = Preparer(
             pool=pool,
-            boot_id=boot_id or _BOOT_ID.read_text().strip(),
             store=self._store,
             cdi=self._cdi,
             locks=self._locks,
-            inventory=self._inventory,
+            hardware=Hardware(
+                workers=self._workers,
+                mps=MpsClients(mps),
+                clock=clock,
+                boot_id=boot_id,
+                rescan=self._discovery.look,
+                inventory=self._inventory,
+            ),
+            policy=settings.policy,
             set_aside=self._set_aside,
+            warn=self._reporter.leftovers,
         )
         self._reconciler = Reconciler(
             pool=pool,
@@ -267,9 +292,8 @@ class NodePlugin:
             )
         )
 
-    def _held_gpus(self) -> frozenset[str]:
-        claims = self._store.load().claims.values()
-        return frozenset(uuid for claim in claims for uuid in claim.gpus)
+    def _held_claims(self) -> tuple[HeldClaim, ...]:
+        return tuple(self._store.load().claims.values())
 
     def _confirmed(self, claim: ResourceClaim, held: HeldClaim) -> None:
         """Heals a status that was lost with the process before, or that the health of a GPU has changed."""

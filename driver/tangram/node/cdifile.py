@@ -1,16 +1,44 @@
 """The CDI file of a held claim: what the runtime gives its containers."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from tangram.base.errors import DriverUnavailableError
+from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import VENDOR, CdiDevice, CdiDirectory, CdiEdits, claim_spec
 from tangram.kubeletplugin.driver import ClaimReference
-from tangram.node.held import HeldClaim
+from tangram.model.devices import gpu_device_name, short_ids
+from tangram.node.held import HeldClaim, HeldDevice
 from tangram.node.inventory import Inventory
 
 _MAXIMUM_FILE_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extra:
+    """What a container gets of a device beyond the nodes of its GPU. `mig_uuid`: of a MIG device."""
+
+    mig_uuid: str = ""
+    device_nodes: tuple[DeviceNode, ...] = ()
+    edits: CdiEdits = field(default_factory=CdiEdits)
+
+
+_NO_EXTRAS: Mapping[str, Extra] = MappingProxyType({})
+
+
+def _device(device: HeldDevice, inventory: Inventory, extra: Extra) -> CdiDevice:
+    return CdiDevice(
+        name=device.device,
+        requests=tuple(name.partition("/")[0] for name in device.request_names),
+        device_nodes=inventory.device_nodes(device.uuid) + extra.device_nodes,
+        gpu_uuid="" if extra.mig_uuid else device.uuid,
+        mig_uuid=extra.mig_uuid,
+        edits=extra.edits,
+    )
 
 
 class CdiFiles:
@@ -20,7 +48,7 @@ class CdiFiles:
         self._root = root
         self._directory = CdiDirectory(root)
 
-    def write(self, held: HeldClaim, inventory: Inventory) -> None:
+    def write(self, held: HeldClaim, inventory: Inventory, extras: Mapping[str, Extra] = _NO_EXTRAS) -> None:
         """Writes the claim's file, unless it stands there like that.
 
         DriverUnavailableError if a device node is not known: a container without it would fail without a
@@ -32,19 +60,15 @@ class CdiFiles:
             claim_name=held.name,
             claim_namespace=held.namespace,
             devices=[
-                CdiDevice(
-                    name=device.device,
-                    requests=tuple(name.partition("/")[0] for name in device.request_names),
-                    device_nodes=inventory.device_nodes(device.uuid),
-                    gpu_uuid=device.uuid,
-                )
-                for device in held.devices
+                _device(device, inventory, extras.get(device.device, Extra())) for device in held.devices
             ],
             common=common,
         )
         self._directory.write(held.uid, spec)
 
-    def restore(self, held: HeldClaim, inventory: Inventory | None) -> None:
+    def restore(
+        self, held: HeldClaim, inventory: Inventory | None, extras: Mapping[str, Extra] = _NO_EXTRAS
+    ) -> None:
         """Makes sure the claim's file stands as it should.
 
         While the GPUs are not known (any more), a file that is there is as good as can be.
@@ -56,7 +80,7 @@ class CdiFiles:
         )
         if inventory is not None:
             try:
-                self.write(held, inventory)
+                self.write(held, inventory, extras)
             except DriverUnavailableError as error:
                 problem = error
             else:
@@ -83,18 +107,45 @@ class CdiFiles:
             return None
         return ClaimReference(namespace=namespace, name=name, uid=uid)
 
-    def gpus(self, uid: str) -> frozenset[str]:
-        """UUIDs of the GPUs that a file gives to containers; none if that cannot be read."""
-        return frozenset(self._environment(uid).get("TANGRAM_GPU_UUIDS", "").split(",")) - {""}
+    def gpus(self, uid: str, inventory: Inventory | None = None) -> frozenset[str]:
+        """UUIDs of the GPUs that a file gives to containers, whole or in part; none if that cannot be read.
+
+        A MIG device's GPU is told by its name: `inventory` says whose it is.
+        """
+        whole = frozenset(self._environment(uid).get("TANGRAM_GPU_UUIDS", "").split(",")) - {""}
+        if inventory is None:
+            return whole
+        ids = short_ids(gpu.uuid for gpu in inventory.machine.gpus)
+        names = {gpu_device_name(short): uuid for uuid, short in ids.items()}
+        devices = [name.removeprefix(f"{uid}-") for name in self._names(uid)]
+        return whole | {names[base] for name in devices if (base := "-".join(name.split("-")[:2])) in names}
+
+    def migs(self, uid: str) -> frozenset[str]:
+        """UUIDs of the MIG devices that a file gives to containers; none if that cannot be read."""
+        return frozenset(self._environment(uid).get("TANGRAM_MIG_UUIDS", "").split(",")) - {""}
+
+    def _names(self, uid: str) -> list[str]:
+        devices = self._spec(uid).get("devices")
+        return [
+            device["name"]
+            for device in (devices if isinstance(devices, list) else [])
+            if isinstance(device, dict) and isinstance(device.get("name"), str)
+        ]
 
     def _environment(self, uid: str) -> dict[str, str]:
         """The variables that a file sets; none if it cannot be read."""
         try:
+            return dict(entry.split("=", 1) for entry in self._spec(uid)["containerEdits"]["env"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return {}
+
+    def _spec(self, uid: str) -> dict[str, Any]:
+        try:
             with self._path(uid).open("rb") as file:
                 spec = json.loads(file.read(_MAXIMUM_FILE_BYTES))
-            return dict(entry.split("=", 1) for entry in spec["containerEdits"]["env"])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             return {}
+        return spec if isinstance(spec, dict) else {}
 
     def _path(self, uid: str) -> Path:
         return self._root / f"{VENDOR}_{uid}.json"

@@ -5,7 +5,7 @@ published; after it the GPUs stay as last seen, unhealthy while the driver is aw
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from tangram.base.backoff import Backoff
@@ -16,8 +16,11 @@ from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import Gpu, GpuUuid, Machine
+from tangram.model.mig import GpuInstance
+from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory, Policy, merge, without_driver
 from tangram.node.metrics import DISCOVERY_FAILURES
+from tangram.node.steps.mig import foreign_instances
 
 _log = get_logger("node")
 
@@ -25,7 +28,7 @@ _log = get_logger("node")
 class Discovery:
     """The inventory of this node, kept.
 
-    `held` gives the UUIDs of GPUs that claims hold, `driver_edits` (blocking) what containers get of the GPU
+    `held` (blocking) gives what claims hold, `driver_edits` (blocking) what containers get of the GPU
     driver, `changed` is called with each new inventory.
     """
 
@@ -33,7 +36,7 @@ class Discovery:
         self,
         *,
         workers: Workers,
-        held: Callable[[], frozenset[str]],
+        held: Callable[[], Collection[HeldClaim]],
         driver_edits: Callable[[], CdiEdits],
         changed: Callable[[Inventory], None],
         clock: Clock,
@@ -83,7 +86,8 @@ class Discovery:
             await self._clock.sleep(self._backoff.next_s() if self.problem else self._rescan_interval_s)
 
     async def _look(self, before: Inventory | None) -> Inventory:
-        held = await asyncio.to_thread(self._held)
+        claims = await asyncio.to_thread(self._held)
+        held = frozenset(uuid for claim in claims for uuid in claim.gpus)
         try:
             await self._workers.open()
             machine = await self._workers.discover()
@@ -95,11 +99,12 @@ class Discovery:
             if not failing:
                 raise HardwareError(error.cause, next_step=error.next_step) from error
             return replace(before, unhealthy=failing)
-        inventory = merge(before, machine, held=held, policy=self._policy)
+        foreign, silent = await self._foreign(machine, claims)
+        inventory = merge(before, machine, held=held, policy=self._policy, foreign=foreign)
         nodes, failing = await self._device_nodes(machine)
         return replace(
             inventory,
-            unhealthy={**inventory.unhealthy, **failing},
+            unhealthy={**inventory.unhealthy, **silent, **failing},
             nodes={**inventory.nodes, **nodes},
             control_nodes=await self._workers.control_nodes(),
             driver_edits=await asyncio.to_thread(self._driver_edits),
@@ -117,6 +122,30 @@ class Discovery:
 
         answers = await asyncio.gather(*(probe(gpu) for gpu in gpus))
         return {uuid: cause for uuid, cause in answers if cause}
+
+    async def _foreign(
+        self, machine: Machine, claims: Collection[HeldClaim]
+    ) -> tuple[dict[GpuUuid, tuple[GpuInstance, ...]], dict[GpuUuid, str]]:
+        """The MIG instances that no claim has made, by GPU, and the GPUs that do not tell, with the cause.
+
+        `claims` are those before the look: what one of them, or one that came meanwhile, has made is not
+        foreign.
+        """
+        gpus = [gpu for gpu in machine.gpus if gpu.mig_mode == "enabled"]
+        answers = await asyncio.gather(
+            *(self._workers.gpu_instances(gpu.uuid) for gpu in gpus), return_exceptions=True
+        )
+        known = [*claims, *await asyncio.to_thread(self._held)] if gpus else []
+        foreign: dict[GpuUuid, tuple[GpuInstance, ...]] = {}
+        failing: dict[GpuUuid, str] = {}
+        for gpu, answer in zip(gpus, answers, strict=True):
+            if isinstance(answer, HardwareError):
+                failing[gpu.uuid] = answer.cause
+            elif isinstance(answer, BaseException):
+                raise answer
+            elif found := foreign_instances(answer, uuid=gpu.uuid, claims=known):
+                foreign[gpu.uuid] = found
+        return foreign, failing
 
     async def _device_nodes(
         self, machine: Machine
@@ -149,5 +178,6 @@ def _log_changes(before: Inventory | None, now: Inventory) -> None:
         removed=sorted(old - new),
         unhealthy=dict(now.unhealthy),
         not_answering=now.machine.failures,
+        foreign_mig_instances={uuid: len(instances) for uuid, instances in now.foreign.items()},
         driver_version=now.machine.driver_version,
     )

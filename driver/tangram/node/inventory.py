@@ -6,6 +6,7 @@ A GPU that stops answering stays in the inventory, unhealthy, for as long as a c
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import Literal
 
 from tangram.base.errors import DriverUnavailableError
 from tangram.hardware.backend import DeviceNode
@@ -15,6 +16,7 @@ from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.mig import GpuInstance
 from tangram.model.offers import Offer, offers
 
+Leftovers = Literal["ignore", "warn", "refuse"]
 _NOTHING: Mapping[GpuUuid, tuple[GpuInstance, ...]] = MappingProxyType({})
 
 
@@ -23,12 +25,15 @@ class Policy:
     """What the settings of the node say about its devices.
 
     `kinds` are offered where the hardware reaches them; `replicas` claims share a GPU by time-slicing;
-    `dynamic`: MIG mode may be switched where that needs no reset.
+    `dynamic`: MIG mode may be switched where that needs no reset. For whole GPUs: whether one process alone
+    may use one at a time, and what becomes of processes and memory that others have left on it.
     """
 
     kinds: tuple[Kind, ...] = ("gpu",)
     replicas: int = 4
     dynamic: bool = False
+    exclusive_compute_mode: bool = False
+    leftovers: Leftovers = "ignore"
 
     @property
     def overlaps(self) -> bool:

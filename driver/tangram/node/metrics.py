@@ -9,7 +9,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from tangram.base.errors import StateError
-from tangram.node.held import HeldStore
+from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory
 
 HELD_STATE_SET_ASIDE = Counter(

@@ -7,42 +7,58 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from tangram import DRIVER_NAME
-from tangram.api import DeviceFacts, GPUClaimParameters, decode_parameters, lower, merge
+from tangram.api import Demand, DeviceFacts, GPUClaimParameters, decode_parameters, lower, merge
 from tangram.base.errors import ClaimNotPreparableError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.gpu import Gpu
 from tangram.model.links import LinkMatrix
-from tangram.model.product import gpu_type, nominal_gigabytes
+from tangram.model.offers import Offer
+from tangram.model.product import gpu_type
 from tangram.node.inventory import Inventory
 from tangram.node.request import claim_label
 
 
-def check_parameters(
-    claim: ResourceClaim, results: Iterable[DeviceAllocationResult], inventory: Inventory
-) -> None:
-    """Raises InvalidObjectError for parameters that are wrong, ClaimNotPreparableError for a device that is
-    not what they ask for, or devices that are not linked as they ask."""
-    label = claim_label(claim)
+def demands_of(claim: ResourceClaim, results: Iterable[DeviceAllocationResult]) -> dict[str, Demand]:
+    """What the parameters ask of each request, as results name it; none for a request without parameters.
+
+    Raises InvalidObjectError for parameters that are wrong.
+    """
     entries = _own_entries(claim)
     if not entries:
-        return
+        return {}
     classes = _classes(claim)
-    gpus = {name: offer.gpu for name, offer in inventory.devices.items()}
+    return {
+        request: lower(
+            merge(
+                *(decoded for requests, decoded in entries if not requests or _names(request) & {*requests})
+            ),
+            class_name=classes.get(request, ""),
+            object_name=claim_label(claim),
+        )
+        for request in dict.fromkeys(result.request for result in results)
+    }
+
+
+def check_demands(
+    claim: ResourceClaim,
+    demands: Mapping[str, Demand],
+    results: Iterable[DeviceAllocationResult],
+    inventory: Inventory,
+) -> None:
+    """Raises ClaimNotPreparableError for a device that is not what its request asks for, or devices that are
+    not linked as they should be."""
+    label = claim_label(claim)
     by_request: dict[str, list[str]] = {}
     for result in results:
         by_request.setdefault(result.request, []).append(result.device)
-    for request, devices in by_request.items():
-        parameters = [
-            decoded for requests, decoded in entries if not requests or _names(request) & set(requests)
-        ]
-        demand = lower(merge(*parameters), class_name=classes.get(request, ""), object_name=label)
-        for device in devices:
-            gpu = gpus.get(device)
-            if gpu is not None and (reason := demand.accepts(_facts(gpu))):
-                raise _contradiction(label, f"device {device} is", request, reason)
+    for request, demand in demands.items():
+        offers = [inventory.devices[name] for name in by_request[request] if name in inventory.devices]
+        for offer in offers:
+            if reason := demand.accepts(_facts(offer)):
+                raise _contradiction(label, f"device {offer.name} is", request, reason)
         size = demand.linked_set_size
-        if not _linked_sets([gpu for gpu in map(gpus.get, devices) if gpu], size=size, inventory=inventory):
-            what = f"the set of allocated devices ({len(devices)}) is"
+        if not _linked_sets([offer.gpu for offer in offers], size=size, inventory=inventory):
+            what = f"the set of allocated devices ({len(offers)}) is"
             raise _contradiction(label, what, request, f"fully linked sets of {size} (nvLinkPeers)")
 
 
@@ -108,10 +124,12 @@ def _names(request: str) -> set[str]:
     return {request, request.partition("/")[0]}
 
 
-def _facts(gpu: Gpu) -> DeviceFacts:
-    return DeviceFacts(
-        memory_bytes=gpu.memory_bytes,
-        nominal_gb=nominal_gigabytes(gpu.product_name, gpu.memory_bytes),
-        gpu_type=gpu_type(gpu.product_name),
+def _facts(offer: Offer) -> DeviceFacts:
+    gpu, profile = offer.gpu, offer.profile
+    return DeviceFacts.of(
+        kind=offer.kind,
         product_name=gpu.product_name,
+        gpu_type=gpu_type(gpu.product_name),
+        memory_bytes=profile.memory_bytes if profile else gpu.memory_bytes,
+        profile=profile.name if profile else "",
     )

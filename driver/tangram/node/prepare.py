@@ -1,29 +1,26 @@
-"""Preparing and unpreparing claims: durable steps under locks, each of which can be the last.
+"""Preparing and unpreparing claims, each under its locks: what is checked before its steps are carried out.
 
-    check → intent (held file) → CDI file → commit (held file)
-
-A claim's files are touched only under the lock of that claim; new holds are taken only under the locks of
-their GPUs. Nothing here talks to hardware: the inventory says all that an exclusive GPU needs. Work that has
-begun is finished even if its caller is cancelled, so that no lock is freed under a running step.
+A claim's files are touched only under the lock of that claim; new holds are taken, and hardware is changed,
+only under the locks of their GPUs. Work that has begun is finished even if its caller is cancelled, so that
+no lock is freed under a running step.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-import msgspec
-
-from tangram.base.errors import DriverUnavailableError, StateError, TangramError
+from tangram.base.errors import DriverUnavailableError, StateError
 from tangram.base.logs import get_logger
-from tangram.hardware.cdi import cdi_device_id
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.node.cdifile import CdiFiles
-from tangram.node.held import Damage, HeldClaim, HeldResult, HeldStore
-from tangram.node.inventory import Inventory
+from tangram.node.guard import GpuTotals, refuse_lost_hold, refuse_overlap
+from tangram.node.held import Damage, HeldClaim
+from tangram.node.heldstore import HeldStore
+from tangram.node.inventory import Inventory, Policy
 from tangram.node.locks import Locks
-from tangram.node.parameters import check_parameters
-from tangram.node.request import claim_label, holds, intent, own_results, refuse_lost_hold, refuse_overlap
+from tangram.node.parameters import check_demands, demands_of
+from tangram.node.request import claim_label, holds, intent, own_results
+from tangram.node.transaction import Hardware, Transaction, Warn
 
 _log = get_logger("node")
 
@@ -33,28 +30,31 @@ T = TypeVar("T")
 class Preparer:
     """Holds devices for claims. Calls for different claims run at the same time.
 
-    `inventory` gives the GPUs as known now, None before the first discovery. `set_aside` is told of each held
-    file that could not be used: damage and new path.
+    `hardware.inventory` gives the GPUs as known now, None before the first discovery. `set_aside` is told of
+    each held file that could not be used: damage and new path; `warn` of what users should hear.
     """
 
     def __init__(
         self,
         *,
         pool: str,
-        boot_id: str,
         store: HeldStore,
         cdi: CdiFiles,
         locks: Locks,
-        inventory: Callable[[], Inventory | None],
+        hardware: Hardware,
+        policy: Policy,
         set_aside: Callable[[Damage, str], None],
+        warn: Warn,
     ) -> None:
         self._pool = pool
-        self._boot_id = boot_id
+        self._boot_id = hardware.boot_id
         self._store = store
         self._cdi = cdi
         self._locks = locks
-        self._inventory = inventory
+        self._inventory = hardware.inventory
+        self._mps = hardware.mps
         self._set_aside = set_aside
+        self._transaction = Transaction(store=store, cdi=cdi, hardware=hardware, policy=policy, warn=warn)
         self._running: set[asyncio.Task[Any]] = set()
 
     async def prepare(self, claim: ResourceClaim) -> tuple[HeldClaim, bool]:
@@ -86,6 +86,10 @@ class Preparer:
         """Writes the CDI file of a prepared claim again if it is missing or different."""
         await self._to_the_end(self._restore(uid))
 
+    async def vanished(self, held: HeldClaim) -> list[str]:
+        """Devices of a prepared claim whose MIG instances somebody has destroyed. Raises HardwareError."""
+        return [device.device for device in await self._transaction.mig.missing(held)]
+
     async def examine(self, uid: str, *, newer: bool) -> None:
         """Sets a damaged held file aside; one of a newer version only with `newer`."""
         await self._to_the_end(self._examine(uid, newer=newer))
@@ -100,14 +104,21 @@ class Preparer:
         uid = claim.metadata.uid
         async with self._locks.claim(uid):
             held = await self._current(uid)
-            if held is not None and self._stands(held, results):
-                await asyncio.to_thread(self._cdi.restore, held, self._inventory())
+            if held is not None and self._stands(held, results) and await self._is_there(held):
+                await self._restore_cdi(held)
                 return held, False
             inventory = self._known_gpus(claim)
-            wanted = intent(claim, results, inventory, boot_id=self._boot_id)
-            check_parameters(claim, results, inventory)
+            demands = demands_of(claim, results)
+            wanted = intent(
+                claim,
+                results,
+                inventory,
+                boot_id=self._boot_id,
+                shares={request: demand.share for request, demand in demands.items()},
+            )
+            check_demands(claim, demands, results, inventory)
             async with self._locks.gpus(wanted.gpus | (held.gpus if held else frozenset())):
-                return await asyncio.to_thread(self._take, wanted, held, inventory), True
+                return await self._take(wanted, held, inventory), True
 
     async def _rebuild(self, claim: ResourceClaim, results: Sequence[DeviceAllocationResult]) -> bool:
         uid = claim.metadata.uid
@@ -115,11 +126,12 @@ class Preparer:
             if await asyncio.to_thread(self._store.read, uid) is not None:
                 return False
             inventory = self._known_gpus(claim)
-            wanted = intent(claim, results, inventory, boot_id=self._boot_id, in_use=True)
+            shares = {request: demand.share for request, demand in demands_of(claim, results).items()}
+            wanted = intent(claim, results, inventory, boot_id=self._boot_id, shares=shares, in_use=True)
             async with self._locks.gpus(wanted.gpus):
+                await asyncio.to_thread(self._refuse_overlap, wanted, inventory)
                 # Without an intent: it would have the next process undo what containers use.
-                await asyncio.to_thread(self._refuse_overlap, wanted)
-                await asyncio.to_thread(self._complete, wanted, inventory)
+                await self._transaction.adopt(wanted, inventory)
             return True
 
     def _known_gpus(self, claim: ResourceClaim) -> Inventory:
@@ -131,6 +143,10 @@ class Preparer:
             )
         return inventory
 
+    async def _is_there(self, held: HeldClaim) -> bool:
+        """Whether the hardware still has what was made for a claim."""
+        return held.is_whole_gpus or not await self._transaction.mig.missing(held)
+
     def _stands(self, held: HeldClaim, results: Sequence[DeviceAllocationResult]) -> bool:
         """Whether a claim is prepared as asked, in this life of the kernel."""
         return (
@@ -140,36 +156,29 @@ class Preparer:
             and holds(held, results)
         )
 
-    def _take(self, wanted: HeldClaim, before: HeldClaim | None, inventory: Inventory) -> HeldClaim:
+    async def _take(self, wanted: HeldClaim, before: HeldClaim | None, inventory: Inventory) -> HeldClaim:
         if before is not None:
             # Half done, of another boot, or of an allocation that was taken back: the kubelet would not ask
             # again if containers still ran with it.
             _log.info("claim_prepared_anew", claim=before.label, phase=before.phase)
-            self._undo(before)
-        self._refuse_overlap(wanted)
-        try:
-            self._store.write(wanted)
-            return self._complete(wanted, inventory)
-        except TangramError:
-            # What cannot be undone now is undone by the next reconcile pass: the intent is on disk.
-            with contextlib.suppress(TangramError):
-                self._undo(wanted)
-            raise
+            await self._transaction.undo(before)
+        if self._transaction.is_files_alone(wanted):
+            return await asyncio.to_thread(self._take_files, wanted, inventory)
+        await asyncio.to_thread(self._refuse_overlap, wanted, inventory)
+        return await self._transaction.make(wanted, inventory)
 
-    def _refuse_overlap(self, wanted: HeldClaim) -> None:
+    def _take_files(self, wanted: HeldClaim, inventory: Inventory) -> HeldClaim:
+        self._refuse_overlap(wanted, inventory)
+        return self._transaction.make_files(wanted, inventory)
+
+    def _refuse_overlap(self, wanted: HeldClaim, inventory: Inventory) -> None:
         contents = self._store.load()
-        refuse_overlap(wanted, contents.claims.values())
+        refuse_overlap(wanted, contents.claims.values(), _totals(wanted, inventory))
         # A claim whose held file was lost or damaged still has its CDI file, until a reconcile pass has
         # rebuilt the one or removed the other.
         for uid in self._cdi.uids() - contents.claims.keys() - {wanted.uid}:
-            refuse_lost_hold(wanted, uid=uid, gpus=self._cdi.gpus(uid), owner=self._cdi.owner(uid))
-
-    def _complete(self, wanted: HeldClaim, inventory: Inventory) -> HeldClaim:
-        """The steps after the intent."""
-        self._cdi.write(wanted, inventory)
-        done = msgspec.structs.replace(wanted, phase="prepared", result=_results(wanted))
-        self._store.write(done)
-        return done
+            gpus = self._cdi.gpus(uid, inventory)
+            refuse_lost_hold(wanted, uid=uid, gpus=gpus, owner=self._cdi.owner(uid))
 
     async def _unprepare(self, uid: str) -> HeldClaim | None:
         async with self._locks.claim(uid):
@@ -178,37 +187,31 @@ class Preparer:
                 await asyncio.to_thread(self._cdi.remove, uid)
                 return None
             async with self._locks.gpus(held.gpus):
-                await asyncio.to_thread(self._release, held)
+                await self._transaction.release(held)
             return held
-
-    def _release(self, held: HeldClaim) -> None:
-        if held.phase != "unpreparing":
-            try:
-                self._store.write(msgspec.structs.replace(held, phase="unpreparing"))
-            except StateError as error:
-                # A full disk must not keep a pod from ending: every step can be repeated without this note.
-                _log.warning("unprepare_not_noted", claim=held.label, error=str(error))
-        self._undo(held)
-
-    def _undo(self, held: HeldClaim) -> None:
-        """The steps backwards, the held file last."""
-        for _step in reversed(held.undo):
-            self._cdi.remove(held.uid)
-        self._store.remove(held.uid)
 
     async def _settle(self, uid: str) -> None:
         async with self._locks.claim(uid):
             held = await asyncio.to_thread(self._store.read, uid)
             if isinstance(held, HeldClaim) and held.phase != "prepared":
                 async with self._locks.gpus(held.gpus):
-                    await asyncio.to_thread(self._undo, held)
+                    await self._transaction.undo(held)
                 _log.info("half_done_claim_undone", claim=held.label, phase=held.phase)
 
     async def _restore(self, uid: str) -> None:
         async with self._locks.claim(uid):
             held = await asyncio.to_thread(self._store.read, uid)
             if isinstance(held, HeldClaim) and held.phase == "prepared":
-                await asyncio.to_thread(self._cdi.restore, held, self._inventory())
+                await self._restore_cdi(held)
+
+    async def _restore_cdi(self, held: HeldClaim) -> None:
+        """Of another boot only whole GPUs are told: the rest is gone until the kubelet prepares again."""
+        inventory = self._inventory()
+        if held.is_whole_gpus:
+            await asyncio.to_thread(self._cdi.restore, held, inventory)
+        elif held.boot_id == self._boot_id:
+            extras = await self._transaction.extras(held, inventory)
+            await asyncio.to_thread(self._cdi.restore, held, inventory, extras)
 
     async def _examine(self, uid: str, *, newer: bool) -> None:
         async with self._locks.claim(uid):
@@ -220,8 +223,22 @@ class Preparer:
         async with self._locks.claim(uid):
             if await asyncio.to_thread(self._store.read, uid) is not None:
                 return False
+            if migs := await asyncio.to_thread(self._cdi.migs, uid):
+                await self._destroy(migs)
             await asyncio.to_thread(self._cdi.remove, uid)
             return True
+
+    async def _destroy(self, migs: frozenset[str]) -> None:
+        inventory = self._inventory()
+        if inventory is None:
+            raise DriverUnavailableError(
+                "MIG instances without a claim are destroyed once the GPUs are known",
+                next_step="see the node plugin's log for the GPU driver",
+            )
+        for gpu in inventory.machine.gpus:
+            if gpu.mig_mode == "enabled":
+                async with self._locks.gpus([gpu.uuid]):
+                    await self._transaction.mig.destroy_by_uuid(gpu.uuid, migs)
 
     async def _current(self, uid: str) -> HeldClaim | None:
         """The claim's held state; a damaged file is set aside and counts as none."""
@@ -253,14 +270,9 @@ class Preparer:
             _log.debug("claim_work_failed", error=str(error))  # also where its caller is gone
 
 
-def _results(held: HeldClaim) -> tuple[HeldResult, ...]:
-    return tuple(
-        HeldResult(
-            pool=device.pool,
-            device=device.device,
-            request_names=device.request_names,
-            cdi_device_ids=(cdi_device_id(claim_uid=held.uid, device=device.device),),
-            share_id=device.share_id,
-        )
-        for device in held.devices
-    )
+def _totals(wanted: HeldClaim, inventory: Inventory) -> dict[str, GpuTotals]:
+    return {
+        gpu.uuid: GpuTotals(memory_bytes=gpu.memory_bytes, replicas=inventory.policy.replicas)
+        for device in wanted.devices
+        if device.share is not None and (gpu := inventory.gpu(device.uuid)) is not None
+    }

@@ -18,7 +18,8 @@ from tangram.kube.objects import Node, ResourceClaim
 from tangram.kube.resources import NODES, RESOURCE_CLAIMS
 from tangram.kubeletplugin.driver import ClaimReader, ClaimReference
 from tangram.node.cdifile import CdiFiles
-from tangram.node.held import HeldClaim, HeldStore
+from tangram.node.held import HeldClaim
+from tangram.node.heldstore import HeldStore
 from tangram.node.metrics import RECONCILE_ACTIONS, RECONCILE_FAILURES
 from tangram.node.prepare import Preparer
 

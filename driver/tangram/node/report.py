@@ -94,6 +94,16 @@ class Reporter:
         self._want(claim, failed_entries(claim, str(error)))
         self._emit(claim, reason="PrepareFailed", note=str(error), kind="Warning")
 
+    def leftovers(self, held: HeldClaim, found: str) -> None:
+        """The claim gets a GPU on which somebody has left something."""
+        self._events.emit(
+            _claim_reference(ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid)),
+            reason="GpuNotEmpty",
+            note=f"handed over on node {self._node_name} although {found}",
+            action="Prepare",
+            kind="Warning",
+        )
+
     def forget(self, uid: str) -> None:
         """The claim is unprepared: what is not written yet does not hold any more."""
         self._desired.pop(uid, None)

@@ -4,13 +4,15 @@ Everything here may come from a user or from a broken controller: each mistake i
 field and cause.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from tangram import DRIVER_NAME
-from tangram.base.errors import ClaimNotPreparableError, DeviceHeldError, HardwareError, InvalidObjectError
+from tangram.base.errors import ClaimNotPreparableError, HardwareError, InvalidObjectError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
-from tangram.kubeletplugin.driver import ClaimReference
-from tangram.node.held import CdiStep, HeldClaim, HeldDevice, is_uid
+from tangram.model.offers import Offer
+from tangram.model.quantity import parse_quantity
+from tangram.model.shares import WantedShare, share
+from tangram.node.held import CdiStep, HeldClaim, HeldDevice, HeldPlacement, HeldShare, is_uid
 from tangram.node.inventory import Inventory
 
 _RESULTS = "status.allocation.devices.results"
@@ -91,18 +93,21 @@ def intent(
     inventory: Inventory,
     *,
     boot_id: str,
+    shares: Mapping[str, WantedShare] | None = None,
     in_use: bool = False,
 ) -> HeldClaim:
     """What preparing the claim would hold. Raises for a device that is not here, or is unhealthy and not
-    already `in_use`."""
+    already `in_use`. `shares`: what the parameters of each request (as results name it) want of shared GPUs.
+    """
     label = claim_label(claim)
     devices: list[HeldDevice] = []
-    for result in results:
+    for position, result in enumerate(results):
         offer = inventory.devices.get(result.device)
         if offer is None:
             raise ClaimNotPreparableError(
                 f"{label}: device {result.device[:128]!r} is not on this node (any more)",
-                next_step="see the node plugin's log for lost GPUs; delete the pod to place it again",
+                next_step="see the node plugin's log for lost GPUs and switched MIG modes; delete the pod to"
+                " place it again",
             )
         gpu = offer.gpu
         admin_access = result.admin_access or False
@@ -111,6 +116,7 @@ def intent(
                 f"{label}: GPU {gpu.uuid} ({result.device}) is unhealthy: {inventory.unhealthy[gpu.uuid]}",
                 next_step="mend or drain the node; delete the pod to place it elsewhere",
             )
+        wanted = (shares or {}).get(result.request, WantedShare())
         devices.append(
             HeldDevice(
                 pool=result.pool,
@@ -119,7 +125,17 @@ def intent(
                 request_names=(result.request,),
                 share_id=result.share_id,
                 admin_access=admin_access,
+                kind=offer.kind,
+                share=_share(offer, result, wanted, inventory, label=label, field=f"{_RESULTS}[{position}]"),
+                mig=_placement(offer),
             )
+        )
+    if sum(device.kind == "mps" for device in devices) > 1:
+        raise InvalidObjectError(
+            "more than one share by MPS: a container can talk to one MPS daemon only",
+            object_name=label,
+            field=_RESULTS,
+            next_step="ask for one share in each claim, and use each claim in one container",
         )
     return HeldClaim(
         namespace=claim.metadata.namespace,
@@ -129,6 +145,66 @@ def intent(
         phase="preparing",
         devices=tuple(devices),
         undo=(CdiStep(),),
+    )
+
+
+def _placement(offer: Offer) -> HeldPlacement | None:
+    if offer.profile is None or offer.placement is None:
+        return None
+    return HeldPlacement(
+        profile_id=offer.profile.profile_id,
+        start=offer.placement.start,
+        size=offer.placement.size,
+        foreign=offer.instance.compute_instances[0].uuid if offer.instance else "",
+    )
+
+
+def _share(
+    offer: Offer,
+    result: DeviceAllocationResult,
+    wanted: WantedShare,
+    inventory: Inventory,
+    *,
+    label: str,
+    field: str,
+) -> HeldShare | None:
+    """The claim's share: what its allocation says, else its parameters, else the default. A server that does
+    not keep `consumedCapacity` (1.35 and older) leaves it to the parameters."""
+    if offer.kind not in ("mps", "timeslice"):
+        return None
+    default = share(
+        offer.kind,
+        wanted,
+        gpu_memory_bytes=offer.gpu.memory_bytes,
+        replicas=inventory.policy.replicas,
+    )
+    consumed: dict[str, int] = {}
+    for name, value in (result.consumed_capacity or {}).items():
+        try:
+            number = parse_quantity(str(value))
+        except ValueError as error:
+            raise InvalidObjectError(
+                str(error), object_name=label, field=f"{field}.consumedCapacity[{name[:64]}]"
+            ) from error
+        # Rounded up: more is held than was said, never less.
+        consumed[name.removeprefix(f"{DRIVER_NAME}/")] = -int(-number // 1)
+    taken = {
+        capacity: consumed.get(capacity, usual)
+        for capacity, usual in (
+            ("memory", default.memory_bytes),
+            ("cores", default.cores),
+            ("replicas", default.replicas),
+        )
+    }
+    for capacity, amount in taken.items():
+        if amount < 0 or (amount == 0 and capacity == ("cores" if offer.kind == "mps" else "replicas")):
+            raise InvalidObjectError(
+                f"{amount} is no share", object_name=label, field=f"{field}.consumedCapacity[{capacity}]"
+            )
+    return HeldShare(
+        memory_bytes=taken["memory"],
+        cores=taken["cores"] if offer.kind == "mps" else 0,
+        replicas=taken["replicas"] if offer.kind == "timeslice" else 0,
     )
 
 
@@ -143,41 +219,3 @@ def holds(held: HeldClaim, results: Iterable[DeviceAllocationResult]) -> bool:
         for result in results
     }
     return have == want
-
-
-def refuse_lost_hold(
-    wanted: HeldClaim, *, uid: str, gpus: frozenset[str], owner: ClaimReference | None
-) -> None:
-    """Raises DeviceHeldError if a CDI file without held state gives one of the GPUs to containers."""
-    for device in wanted.devices:
-        if device.uuid in gpus and not device.admin_access:
-            raise DeviceHeldError(
-                f"device {device.device} (GPU {device.uuid}) is given to containers of"
-                f" {owner or 'a claim'} (uid {uid}), whose held state was lost",
-                device=device.device,
-                holder=f"{owner.namespace}/{owner.name}" if owner else uid,
-                holder_uid=uid,
-                next_step="the node plugin rebuilds or frees it within a minute; the kubelet tries again",
-            )
-
-
-def refuse_overlap(wanted: HeldClaim, others: Iterable[HeldClaim]) -> None:
-    """Raises DeviceHeldError if another claim holds a GPU of this one; admin access conflicts with nobody.
-
-    The API server lets two claims name one device (`resource/v1` validation looks at one claim alone), and a
-    force-deleted pod may still run: the node is the last to notice.
-    """
-    own = {device.uuid: device for device in wanted.devices if not device.admin_access}
-    for other in others:
-        if other.uid == wanted.uid:
-            continue
-        for device in other.devices:
-            if device.uuid in own and not device.admin_access:
-                raise DeviceHeldError(
-                    f"device {own[device.uuid].device} (GPU {device.uuid}) is held by {other.label}",
-                    device=own[device.uuid].device,
-                    holder=f"{other.namespace}/{other.name}",
-                    holder_uid=other.uid,
-                    next_step=f"it is free once the pods of {other.namespace}/{other.name} have ended on this"
-                    " node; the kubelet tries again",
-                )

@@ -7,7 +7,7 @@ from msgspec import Meta
 from tangram import DRIVER_NAME
 from tangram.base.settings import DNS_SUBDOMAIN, AbsolutePath, CommandSettings, MaybeAbsolutePath, Text
 from tangram.model.devices import Allocator, Kind, pool_name
-from tangram.node.inventory import Policy
+from tangram.node.inventory import Leftovers, Policy
 
 # The pool is named after the node, and its name is limited to 253 (resource/v1 PoolNameMaxLength).
 _LONGEST_NODE_NAME = 253 - len(pool_name(DRIVER_NAME, ""))
@@ -88,6 +88,20 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             " switches it for a claim while the GPU is idle (Hopper and later, not in virtual machines)"
         ),
     ] = "static"
+    exclusive_compute_mode: Annotated[
+        bool,
+        Meta(
+            description="let one process at a time use a GPU that a claim has as a whole (compute mode"
+            " EXCLUSIVE_PROCESS); what it was before is restored"
+        ),
+    ] = False
+    leftovers: Annotated[
+        Leftovers,
+        Meta(
+            description="processes, or memory in use, that others have left on a GPU which a claim gets as a"
+            " whole: ignore (do not look), warn (an event) or refuse (the pod waits)"
+        ),
+    ] = "ignore"
     simulate: Annotated[
         str,
         Meta(
@@ -95,6 +109,14 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             " a100-sxm4-80gb-x8, or a file; empty: the real GPUs"
         ),
         Text,
+    ] = ""
+    simulate_state_dir: Annotated[
+        str,
+        Meta(
+            description="directory that keeps the state of simulated GPUs over restarts of this process, until"
+            " the next boot, as hardware does; empty: none"
+        ),
+        MaybeAbsolutePath,
     ] = ""
     rescan_interval_s: Annotated[
         float,
@@ -109,4 +131,6 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             kinds=tuple(kind for kind in known if kind in self.kinds.split(",")),
             replicas=self.replicas,
             dynamic=self.mig_mode == "dynamic",
+            exclusive_compute_mode=self.exclusive_compute_mode,
+            leftovers=self.leftovers,
         )

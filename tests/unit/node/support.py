@@ -7,25 +7,33 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tangram import DRIVER_NAME
 from tangram.base.clock import Clock, SystemClock
-from tangram.base.errors import KubeError, NotFoundError
+from tangram.base.errors import KubeError, NotFoundError, TangramError
+from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.machines import load_machine
+from tangram.hardware.mps.directory import MpsDirectory
+from tangram.hardware.mps.values import MpsShare
 from tangram.hardware.simulated import SimulatedBackend
+from tangram.hardware.workers import Workers
 from tangram.kube.decoding import decode
 from tangram.kube.objects import ResourceClaim
 from tangram.kube.resources import NODES, RESOURCE_CLAIMS, Resource
 from tangram.model.gpu import GpuUuid
 from tangram.node.cdifile import CdiFiles
-from tangram.node.held import Damage, HeldClaim, HeldStore
-from tangram.node.inventory import Inventory, merge
+from tangram.node.held import Damage, HeldClaim
+from tangram.node.heldstore import HeldStore
+from tangram.node.inventory import Inventory, Policy, merge
 from tangram.node.locks import Locks
 from tangram.node.prepare import Preparer
 from tangram.node.reconcile import Reconciler
+from tangram.node.steps.mig import foreign_instances
+from tangram.node.steps.mps import MpsClients
+from tangram.node.transaction import Hardware
 
 NODE = "node-1"
 POOL = f"{DRIVER_NAME}/{NODE}"
@@ -87,15 +95,62 @@ def backend(machine: str = "a100-sxm4-80gb-x8") -> SimulatedBackend:
     return SimulatedBackend(load_machine(machine), node_name=NODE)
 
 
-def inventory_of(hardware: SimulatedBackend, *, before: Inventory | None = None) -> Inventory:
+def inventory_of(
+    hardware: SimulatedBackend,
+    *,
+    before: Inventory | None = None,
+    policy: Policy | None = None,
+    claims: Sequence[HeldClaim] = (),
+) -> Inventory:
     """A look at the hardware, without threads."""
     machine = hardware.discover()
-    inventory = merge(before, machine, held=frozenset())
+    foreign = {
+        gpu.uuid: found
+        for gpu in machine.gpus
+        if (found := foreign_instances(hardware.gpu_instances(gpu.uuid), uuid=gpu.uuid, claims=claims))
+    }
+    inventory = merge(before, machine, held=frozenset(), policy=policy, foreign=foreign)
     return replace(
         inventory,
         nodes={gpu.uuid: hardware.device_nodes(gpu) for gpu in machine.gpus},
         control_nodes=hardware.control_nodes(),
     )
+
+
+class FakeMps:
+    """In place of the directory of MPS daemons: who has joined, and a daemon that serves at once."""
+
+    def __init__(self) -> None:
+        self.joined: dict[GpuUuid, dict[str, MpsShare]] = {}
+        self.error: TangramError | None = None
+        self.effect: Callable[[str], None] = lambda name: None
+
+    def join(self, gpu: GpuUuid, *, claim_uid: str, share: MpsShare) -> None:
+        self.effect("join")
+        self.joined.setdefault(gpu, {})[claim_uid] = share
+        self.effect("join")
+
+    def leave(self, gpu: GpuUuid, *, claim_uid: str) -> None:
+        self.effect("leave")
+        self.joined.get(gpu, {}).pop(claim_uid, None)
+        if not self.joined.get(gpu):
+            self.joined.pop(gpu, None)
+        self.effect("leave")
+
+    def members(self) -> dict[GpuUuid, dict[str, MpsShare]]:
+        return {gpu: dict(claims) for gpu, claims in self.joined.items()}
+
+    async def ready(self, gpu: GpuUuid) -> None:
+        assert self.joined[gpu]
+        if self.error is not None:
+            raise self.error
+
+    async def gone(self, gpu: GpuUuid) -> None:
+        if self.error is not None:
+            raise self.error
+
+    def client_edits(self, gpu: GpuUuid, share: MpsShare) -> CdiEdits:
+        return MpsDirectory(Path("/mps"), clock=SystemClock(), boot_id="b").client_edits(gpu, share)
 
 
 @dataclass(eq=False)
@@ -104,14 +159,26 @@ class Node:
 
     root: Path
     hardware: SimulatedBackend = field(default_factory=backend)
+    policy: Policy = field(default_factory=Policy)
+    mps: FakeMps = field(default_factory=FakeMps)
+    warnings: list[str] = field(default_factory=list)
     boot_id: str = "boot-1"
     clock: Clock = field(default_factory=SystemClock)
     set_aside: list[tuple[Damage, str]] = field(default_factory=list)
     confirmed: list[tuple[ResourceClaim, HeldClaim]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.inventory: Inventory | None = inventory_of(self.hardware)
+        self.inventory: Inventory | None = None
         self.start()
+        self.look()
+
+    def look(self) -> None:
+        """Discovery has looked at the GPUs."""
+        claims = tuple(self.store.load().claims.values())
+        self.inventory = inventory_of(self.hardware, before=self.inventory, policy=self.policy, claims=claims)
+
+    async def _rescan(self) -> None:
+        self.look()
 
     def start(self) -> None:
         """A new process over the same directories; the one before is dead."""
@@ -124,14 +191,23 @@ class Node:
 
     def process(self) -> Preparer:
         """One more process at the same time, as in a rolling update."""
+        self.workers = Workers(self.hardware, clock=self.clock)
         return Preparer(
             pool=POOL,
-            boot_id=self.boot_id,
             store=HeldStore(self.root / "claims"),
             cdi=CdiFiles(self.root / "cdi"),
             locks=Locks(self.root / "locks", clock=self.clock),
-            inventory=lambda: self.inventory,
+            hardware=Hardware(
+                workers=self.workers,
+                mps=MpsClients(cast("MpsDirectory", self.mps)),
+                clock=self.clock,
+                boot_id=self.boot_id,
+                rescan=self._rescan,
+                inventory=lambda: self.inventory,
+            ),
+            policy=self.policy,
             set_aside=lambda damage, path: self.set_aside.append((damage, path)),
+            warn=lambda held, text: self.warnings.append(text),
         )
 
     def reconciler(self, claims: "Claims") -> Reconciler:

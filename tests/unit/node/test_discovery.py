@@ -11,8 +11,22 @@ from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.simulated import Hang, SimulatedBackend
 from tangram.hardware.workers import GPU_DEADLINE_S, SYSTEM_DEADLINE_S, Workers
 from tangram.node.discovery import Discovery
+from tangram.node.held import HeldClaim, HeldDevice, MigStep
 from tangram.node.inventory import Inventory
 from tangram.testing.clock import FakeClock
+
+
+def holding(gpu: str, *steps: MigStep) -> HeldClaim:
+    """A claim that holds (a part of) a GPU."""
+    return HeldClaim(
+        namespace="ns",
+        name="claim",
+        uid="u",
+        boot_id="b",
+        phase="prepared",
+        devices=(HeldDevice(pool="p", device="d", uuid=gpu, request_names=("gpu",)),),
+        undo=steps,
+    )
 
 
 class Setup:
@@ -20,7 +34,7 @@ class Setup:
         self.clock = FakeClock()
         self.hardware: SimulatedBackend = backend()
         self.workers = Workers(self.hardware, clock=self.clock)
-        self.held: frozenset[str] = frozenset()
+        self.held: tuple[HeldClaim, ...] = ()
         self.edits_error: DriverUnavailableError | None = None
         self.published: list[Inventory] = []
         self.discovery = Discovery(
@@ -125,7 +139,7 @@ async def test_a_driver_that_goes_away_leaves_the_gpus_published_but_unusable(se
 async def test_hot_plug_and_loss_are_seen(setup: Setup) -> None:
     await setup.discovery.look()
     first, second = (gpu.uuid for gpu in setup.published[0].machine.gpus[:2])
-    setup.held = frozenset({first})
+    setup.held = (holding(first),)
     setup.hardware.lose(first, second)
     await setup.discovery.look()
     now = setup.published[-1]
@@ -134,7 +148,7 @@ async def test_hot_plug_and_loss_are_seen(setup: Setup) -> None:
     }
     assert set(now.unhealthy) == {first}
     assert setup.discovery.problem == ""
-    setup.held = frozenset()
+    setup.held = ()
     await setup.discovery.look()
     assert len(setup.published[-1].machine.gpus) == 6
     setup.hardware.recover(first, second)

@@ -363,11 +363,11 @@ async def test_a_damaged_file_is_set_aside_and_the_claim_prepared_anew(node: Nod
 
 async def test_a_file_of_a_newer_version_is_left_to_it(node: Node) -> None:
     claim = make_claim([node.devices[0]])
-    node.held_file(1).write_bytes(b'{"version": 2}')
+    node.held_file(1).write_bytes(b'{"version": 3}')
     for work in (node.preparer.prepare(claim), node.preparer.unprepare(uid(1))):
         with pytest.raises(StateError, match="newer Tangram"):
             await work
-    assert node.held_file(1).read_bytes() == b'{"version": 2}'
+    assert node.held_file(1).read_bytes() == b'{"version": 3}'
     await node.preparer.prepare(make_claim([node.devices[0]], number=2))
 
 

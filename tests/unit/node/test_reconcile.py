@@ -235,7 +235,7 @@ async def test_half_done_work_of_a_dead_process_is_undone(node: Node, claims: Cl
 
 async def test_a_newer_file_is_set_aside_only_at_the_start(node: Node, claims: Claims) -> None:
     """Later it is that of a newer plugin that takes over in a rolling update."""
-    node.held_file(1).write_bytes(b'{"version": 2}')
+    node.held_file(1).write_bytes(b'{"version": 3}')
     reconciler = node.reconciler(claims)
     await reconciler.pass_once()
     assert node.files() == {f"claims/{uid(1)}.json"}

@@ -1,0 +1,63 @@
+"""The compute mode of a GPU: set for a claim, and set back to what it was before the first claim."""
+
+import asyncio
+
+from tangram.base.errors import DriverUnavailableError, GpuLostError, NotSupportedError
+from tangram.base.logs import get_logger
+from tangram.hardware.backend import ComputeMode
+from tangram.hardware.workers import Workers
+from tangram.model.gpu import GpuUuid
+from tangram.node.held import ComputeModeStep, HeldClaim
+from tangram.node.heldstore import HeldStore
+from tangram.node.steps.journal import Journal
+
+_log = get_logger("node")
+
+
+class ComputeModes:
+    """The compute modes of this node's GPUs. Several claims may share a GPU, and need the same mode: the
+    first saves what it found, the last puts it back. A reboot does that by itself.
+    """
+
+    def __init__(self, workers: Workers, store: HeldStore, *, boot_id: str) -> None:
+        self._workers = workers
+        self._store = store
+        self._boot_id = boot_id
+
+    async def set(self, gpu: GpuUuid, wanted: ComputeMode, journal: Journal) -> None:
+        """Sets the mode and notes the one before. Raises HardwareError, StateError."""
+        others = await self._others(gpu, journal.held)
+        now = await self._workers.compute_mode(gpu)
+        before = others[0].before if others else now
+        await journal.add(ComputeModeStep(uuid=gpu, before=before, wanted=wanted))
+        if now != wanted:
+            await self._workers.set_compute_mode(gpu, wanted)
+
+    async def undo(self, held: HeldClaim, step: ComputeModeStep) -> None:
+        """Puts the mode back, unless other claims need it still, or somebody else has changed it since.
+
+        Raises HardwareError, StateError.
+        """
+        gpu = GpuUuid(step.uuid)
+        if held.boot_id != self._boot_id or await self._others(gpu, held):
+            return
+        try:
+            now = await self._workers.compute_mode(gpu)
+            if now == step.wanted != step.before:
+                await self._workers.set_compute_mode(gpu, step.before)
+            elif now not in (step.wanted, step.before):
+                _log.warning("compute_mode_changed_by_others", gpu=gpu, mode=now, ours=step.wanted)
+        except (DriverUnavailableError, GpuLostError, NotSupportedError) as error:
+            # The mode does not outlive the driver, nor a reset of the GPU.
+            _log.warning("compute_mode_gone_with_gpu", gpu=gpu, error=error.cause)
+
+    async def _others(self, gpu: GpuUuid, held: HeldClaim) -> list[ComputeModeStep]:
+        """The steps of other claims on this GPU."""
+        contents = await asyncio.to_thread(self._store.load)
+        return [
+            step
+            for other in contents.claims.values()
+            if other.uid != held.uid and other.boot_id == self._boot_id
+            for step in other.undo
+            if isinstance(step, ComputeModeStep) and step.uuid == gpu
+        ]

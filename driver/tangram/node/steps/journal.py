@@ -1,0 +1,35 @@
+"""The held file of a claim while it is being prepared: every change of it is on disk before what follows."""
+
+import asyncio
+
+import msgspec
+
+from tangram.node.held import CdiStep, HeldClaim, Step
+from tangram.node.heldstore import HeldStore
+
+
+class Journal:
+    """`held` is what stands on disk. The caller has the locks of the claim and its GPUs."""
+
+    def __init__(self, store: HeldStore, held: HeldClaim) -> None:
+        self._store = store
+        self.held = held
+
+    async def begin(self) -> None:
+        """Writes the intent. Raises StateError."""
+        await self._write(self.held)
+
+    async def add(self, step: Step) -> None:
+        """Notes a step that comes next; the CDI file, written last, stays last. Raises StateError."""
+        steps = [each for each in self.held.undo if not isinstance(each, CdiStep)]
+        rest = [each for each in self.held.undo if isinstance(each, CdiStep)]
+        await self._write(msgspec.structs.replace(self.held, undo=(*steps, step, *rest)))
+
+    async def amend(self, step: Step, *, by: Step) -> None:
+        """Notes what has come of a step. Raises StateError."""
+        undo = tuple(by if each == step else each for each in self.held.undo)
+        await self._write(msgspec.structs.replace(self.held, undo=undo))
+
+    async def _write(self, held: HeldClaim) -> None:
+        await asyncio.to_thread(self._store.write, held)
+        self.held = held

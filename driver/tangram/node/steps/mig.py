@@ -1,0 +1,252 @@
+"""MIG instances: made when a claim needs one, destroyed when it ends; those of others are never touched."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tangram.base.backoff import Backoff
+from tangram.base.clock import Clock
+from tangram.base.errors import (
+    ClaimNotPreparableError,
+    DriverUnavailableError,
+    GpuBusyError,
+    GpuLostError,
+    HardwareError,
+    HardwareTimeoutError,
+    NoRoomError,
+    NotSupportedError,
+)
+from tangram.base.logs import get_logger
+from tangram.hardware.workers import Workers
+from tangram.model.gpu import GpuUuid
+from tangram.model.mig import GpuInstance, MigPlacement
+from tangram.node.held import HeldClaim, HeldDevice, MigStep
+from tangram.node.steps.journal import Journal
+
+_log = get_logger("node")
+
+BUSY_FOR_S = 6.0
+"""How long a destroy is repeated while the driver says IN_USE: it does for a second or two after the last
+process has ended, and while a monitor looks."""
+
+
+class MigInstances:
+    """The instances of this node's GPUs. `boot_id`: instances do not outlive a reboot."""
+
+    def __init__(self, workers: Workers, *, clock: Clock, boot_id: str) -> None:
+        self._workers = workers
+        self._clock = clock
+        self._boot_id = boot_id
+
+    async def make(self, device: HeldDevice, journal: Journal) -> None:
+        """Makes the instance of a device, and notes its ids and UUID. Raises HardwareError, StateError."""
+        assert device.mig is not None  # of every MIG device
+        uuid, placement = GpuUuid(device.uuid), device.mig.placement
+        there = await self._workers.gpu_instances(uuid)
+        if taken := [each for each in there if each.placement.mask & placement.mask]:
+            raise NoRoomError(
+                f"{device.device}: its memory slices on GPU {uuid} are taken by {_described(taken)}",
+                next_step="whoever made these instances must remove them; the node publishes what is left",
+            )
+        step = MigStep(
+            device=device.device,
+            uuid=uuid,
+            profile_id=device.mig.profile_id,
+            start=placement.start,
+            size=placement.size,
+            before=tuple((each.gpu_instance_id, each.placement.start) for each in there),
+        )
+        await journal.add(step)
+        gpu_instance_id = await self._workers.create_gpu_instance(
+            uuid, profile_id=step.profile_id, placement=placement
+        )
+        made = await self._workers.create_compute_instance(uuid, gpu_instance_id=gpu_instance_id)
+        await journal.amend(
+            step,
+            by=msgspec.structs.replace(
+                step,
+                gpu_instance_id=gpu_instance_id,
+                compute_instance_id=made.compute_instance_id,
+                mig_uuid=made.uuid,
+            ),
+        )
+
+    async def undo(self, held: HeldClaim, step: MigStep) -> None:
+        """Destroys the instance, if it is there. Raises HardwareError, GpuBusyError while it is in use."""
+        if held.boot_id != self._boot_id:
+            return
+        uuid = GpuUuid(step.uuid)
+        if uuid in self._workers.hung_gpus:
+            raise HardwareTimeoutError(
+                f"GPU {uuid}: a call hangs in the driver, and may still make or destroy an instance",
+                next_step="look at the kernel log for the GPU driver; the node may need a reboot",
+            )
+        try:
+            there = await self._workers.gpu_instances(uuid)
+        except (DriverUnavailableError, GpuLostError, NotSupportedError) as error:
+            # No instance outlives its driver, a GPU that is lost, or MIG mode.
+            _log.warning("mig_instance_gone_with_gpu", claim=held.label, gpu=uuid, error=error.cause)
+            return
+        instance = own_instance(step, there)
+        if instance is None:
+            return
+        await self._destroy(uuid, instance)
+        _log.info("mig_instance_destroyed", claim=held.label, gpu=uuid, device=step.device)
+
+    async def find(self, device: HeldDevice, held: HeldClaim) -> tuple[str, int, int]:
+        """UUID, GPU instance id and compute instance id of a device's instance, as it is now.
+
+        ClaimNotPreparableError if it is not there (any more).
+        """
+        step = next(
+            (each for each in held.undo if isinstance(each, MigStep) and each.device == device.device), None
+        )
+        if step is not None and step.gpu_instance_id is not None and step.compute_instance_id is not None:
+            return step.mig_uuid, step.gpu_instance_id, step.compute_instance_id
+        assert device.mig is not None  # of every MIG device
+        for instance in await self._workers.gpu_instances(GpuUuid(device.uuid)):
+            for compute in instance.compute_instances:
+                if compute.uuid == device.mig.foreign or (
+                    device.admin_access and instance.placement == device.mig.placement
+                ):
+                    return compute.uuid, instance.gpu_instance_id, compute.compute_instance_id
+        raise ClaimNotPreparableError(
+            f"{held.label}: the MIG instance of {device.device} is not there (any more)",
+            next_step="delete the pod, so that it is placed again",
+        )
+
+    async def missing(self, held: HeldClaim) -> list[HeldDevice]:
+        """Devices of a prepared claim whose instances somebody has destroyed. Raises HardwareError."""
+        if held.boot_id != self._boot_id:
+            return []
+        missing = []
+        for device in held.devices:
+            if device.mig is None or device.admin_access:
+                continue
+            try:
+                uuid, *_ = await self.find(device, held)
+            except ClaimNotPreparableError:
+                missing.append(device)
+                continue
+            there = await self._workers.gpu_instances(GpuUuid(device.uuid))
+            if not any(each.uuid == uuid for instance in there for each in instance.compute_instances):
+                missing.append(device)
+        return missing
+
+    async def adopt(self, held: HeldClaim, mig_uuids: Iterable[str]) -> HeldClaim:
+        """The claim with the steps of instances that exist, by their UUIDs: its held file was lost.
+
+        ClaimNotPreparableError if one is not there.
+        """
+        known = set(mig_uuids)
+        steps: list[MigStep] = []
+        for device in held.devices:
+            if device.mig is None or device.mig.foreign or device.admin_access:
+                continue
+            instance = next(
+                (
+                    each
+                    for each in await self._workers.gpu_instances(GpuUuid(device.uuid))
+                    if each.placement == device.mig.placement
+                    and any(compute.uuid in known for compute in each.compute_instances)
+                ),
+                None,
+            )
+            if instance is None:
+                raise ClaimNotPreparableError(
+                    f"{held.label}: the MIG instance of {device.device} is not there (any more)",
+                    next_step="delete the pod, so that it is placed again",
+                )
+            compute = instance.compute_instances[0]
+            steps.append(
+                MigStep(
+                    device=device.device,
+                    uuid=device.uuid,
+                    profile_id=instance.profile_id,
+                    start=instance.placement.start,
+                    size=instance.placement.size,
+                    gpu_instance_id=instance.gpu_instance_id,
+                    compute_instance_id=compute.compute_instance_id,
+                    mig_uuid=compute.uuid,
+                )
+            )
+        return msgspec.structs.replace(held, undo=(*steps, *held.undo))
+
+    async def destroy_by_uuid(self, gpu: GpuUuid, mig_uuids: frozenset[str]) -> None:
+        """Destroys instances of ours whose claim and held file are both gone. Raises HardwareError."""
+        for instance in await self._workers.gpu_instances(gpu):
+            if any(compute.uuid in mig_uuids for compute in instance.compute_instances):
+                await self._destroy(gpu, instance)
+
+    async def _destroy(self, uuid: GpuUuid, instance: GpuInstance) -> None:
+        deadline_s = self._clock.monotonic_s() + BUSY_FOR_S
+        backoff = Backoff(initial_s=0.25, maximum_s=1.0)
+        while True:
+            try:
+                # The compute instance may be gone already, and its GPU instance busy for a while yet.
+                for compute in instance.compute_instances:
+                    await self._workers.destroy_compute_instance(
+                        uuid,
+                        gpu_instance_id=instance.gpu_instance_id,
+                        compute_instance_id=compute.compute_instance_id,
+                    )
+                await self._workers.destroy_gpu_instance(uuid, gpu_instance_id=instance.gpu_instance_id)
+            except GpuBusyError as error:
+                if self._clock.monotonic_s() >= deadline_s:
+                    raise await self._busy(uuid, instance, error) from error
+            else:
+                return
+            await self._clock.sleep(backoff.next_s())
+
+    async def _busy(self, uuid: GpuUuid, instance: GpuInstance, error: GpuBusyError) -> GpuBusyError:
+        try:
+            processes = await self._workers.processes(uuid)
+        except HardwareError:
+            processes = ()
+        pids = [
+            str(process.pid)
+            for process in processes
+            if process.gpu_instance_id in (None, instance.gpu_instance_id)
+        ]
+        held_by = f"held by pid {', '.join(pids)}" if pids else "no process is seen on it"
+        return GpuBusyError(
+            f"{_described([instance])} of GPU {uuid} is in use for more than {BUSY_FOR_S:g} s after its claim"
+            f" ended ({held_by}): {error.cause}",
+            next_step="end these processes (monitoring, a leftover container); the node plugin tries again",
+        )
+
+
+def own_instance(step: MigStep, there: Iterable[GpuInstance]) -> GpuInstance | None:
+    """The instance that a step has made; None if there is none, or another's has taken its place.
+
+    At the noted intent nothing lay in this place: what lies there now is ours, unless it was there before.
+    """
+    place = MigPlacement(step.start, step.size)
+    for instance in there:
+        if instance.placement != place or instance.profile_id != step.profile_id:
+            continue
+        if step.gpu_instance_id is None:
+            return None if (instance.gpu_instance_id, step.start) in step.before else instance
+        if instance.gpu_instance_id != step.gpu_instance_id:
+            return None
+        uuids = [compute.uuid for compute in instance.compute_instances]
+        return instance if not uuids or uuids == [step.mig_uuid] else None
+    return None
+
+
+def foreign_instances(
+    there: Iterable[GpuInstance], *, uuid: str, claims: Iterable[HeldClaim]
+) -> tuple[GpuInstance, ...]:
+    """The instances on a GPU that no claim has made."""
+    steps = [step for held in claims for step in held.undo if isinstance(step, MigStep) and step.uuid == uuid]
+    instances = tuple(there)
+    ours = {found.gpu_instance_id for step in steps if (found := own_instance(step, instances))}
+    return tuple(each for each in instances if each.gpu_instance_id not in ours)
+
+
+def _described(instances: Iterable[GpuInstance]) -> str:
+    return ", ".join(
+        f"GPU instance {each.gpu_instance_id} (slices {each.placement.start} to"
+        f" {each.placement.start + each.placement.size - 1})"
+        for each in instances
+    )

@@ -1,0 +1,56 @@
+"""Shares by MPS: a claim joins its GPU's daemon, and leaves it when it ends."""
+
+import asyncio
+
+from tangram.base.logs import get_logger
+from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.mps.directory import MpsDirectory
+from tangram.hardware.mps.values import MpsShare
+from tangram.model.gpu import GpuUuid
+from tangram.node.held import HeldClaim, HeldDevice, MpsStep
+from tangram.node.steps.journal import Journal
+
+_log = get_logger("node")
+
+
+class MpsClients:
+    """The claims that share GPUs of this node through MPS. Daemons are kept by `tangram mps run`."""
+
+    def __init__(self, directory: MpsDirectory) -> None:
+        self._directory = directory
+
+    async def join(self, device: HeldDevice, journal: Journal) -> None:
+        """Joins, and waits until the daemon serves the claim's share. Raises HardwareError, StateError."""
+        gpu = GpuUuid(device.uuid)
+        await journal.add(MpsStep(uuid=gpu))
+        await asyncio.to_thread(self._directory.join, gpu, claim_uid=journal.held.uid, share=_share(device))
+        await self._directory.ready(gpu)
+
+    async def undo(self, held: HeldClaim, step: MpsStep) -> None:
+        """Leaves; waits for the end of a daemon that nobody else uses. HardwareTimeoutError, StateError."""
+        gpu = GpuUuid(step.uuid)
+        await asyncio.to_thread(self._directory.leave, gpu, claim_uid=held.uid)
+        await self._directory.gone(gpu)
+
+    def edits(self, device: HeldDevice) -> CdiEdits:
+        """What containers of the claim need to be clients."""
+        return self._directory.client_edits(GpuUuid(device.uuid), _share(device))
+
+    def stray(self, held: set[str]) -> list[tuple[GpuUuid, str]]:
+        """Members (GPU, claim uid) that no held file knows. Raises StateError."""
+        return [
+            (gpu, uid)
+            for gpu, claims in self._directory.members().items()
+            for uid in claims
+            if uid not in held
+        ]
+
+    def expel(self, gpu: GpuUuid, uid: str) -> None:
+        """Removes a member that no held file knows. Raises StateError."""
+        self._directory.leave(gpu, claim_uid=uid)
+        _log.warning("stray_mps_member_removed", gpu=gpu, uid=uid)
+
+
+def _share(device: HeldDevice) -> MpsShare:
+    assert device.share is not None  # of every device of kind mps
+    return MpsShare(memory_bytes=device.share.memory_bytes, cores_percent=device.share.cores)
