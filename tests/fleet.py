@@ -1,7 +1,7 @@
 """Builders of nodes, classes, claims and pods for tests: short to write, real in form."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -9,15 +9,27 @@ import msgspec
 from tangram import DRIVER_NAME
 from tangram.allocation.structured import Cluster
 from tangram.controller.inventory import Inventory, decode_slice
-from tangram.model.devices import Allocator, PublishedDevice, Version, gpu_devices, pool_name
+from tangram.model.devices import Allocator, Kind, pool_name
 from tangram.model.gpu import Gpu, GpuUuid, Machine, NvLink
 from tangram.model.kubernetes import DeviceClass
+from tangram.model.offers import offers
+from tangram.model.publishing import published
+from tangram.node.pools import wire_device
 
 GUARD = (
     f'device.driver == "{DRIVER_NAME}" && has(device.attributes["{DRIVER_NAME}"].allocator) && '
     f'device.attributes["{DRIVER_NAME}"].allocator == "scheduler" && '
     f'device.attributes["{DRIVER_NAME}"].type == "gpu"'
 )
+
+KIND_CLASSES: Mapping[Kind, str] = {
+    "gpu": DRIVER_NAME,
+    "mig": f"mig.{DRIVER_NAME}",
+    "mps": f"mps.{DRIVER_NAME}",
+    "timeslice": f"timeslice.{DRIVER_NAME}",
+}
+
+_WHOLE: tuple[Kind, ...] = ("gpu",)
 
 # The hybrid cube mesh of a DGX-1V: GPU → {peer: links}.
 CUBE_MESH: Mapping[int, Mapping[int, int]] = {
@@ -73,23 +85,6 @@ def machine(
     return Machine(gpus=tuple(gpus), driver_version="570.86.15", cuda_driver_version="12.8")
 
 
-def wire_device(device: PublishedDevice) -> dict[str, Any]:
-    """A device as the API has it."""
-    attributes: dict[str, Any] = {}
-    for name, value in device.attributes.items():
-        match value:
-            case bool():
-                attributes[name] = {"bool": value}
-            case int():
-                attributes[name] = {"int": value}
-            case Version(text):
-                attributes[name] = {"version": text}
-            case _:
-                attributes[name] = {"string": value}
-    capacity = {name: {"value": str(amount)} for name, amount in device.capacity.items()}
-    return {"name": device.name, "attributes": attributes, "capacity": capacity}
-
-
 def slices(
     node: str,
     of: Machine,
@@ -97,10 +92,17 @@ def slices(
     allocator: Allocator = "controller",
     generation: int = 1,
     unhealthy: Iterable[int] = (),
+    kinds: Collection[Kind] = _WHOLE,
+    dynamic: bool = False,
+    replicas: int = 4,
 ) -> list[dict[str, Any]]:
-    """One ResourceSlice per GPU; `unhealthy`: positions of GPUs."""
+    """One ResourceSlice per GPU; `unhealthy`: positions of GPUs. `dynamic`: MIG mode may be switched."""
     broken = frozenset(of.gpus[position].uuid for position in unhealthy)
-    devices = gpu_devices(of, allocator=allocator, unhealthy=broken)
+    offered = offers(of, kinds=kinds, dynamic=dynamic)
+    devices = published(offered, of, allocator=allocator, replicas=replicas, unhealthy=broken)
+    by_gpu: dict[str, list[dict[str, Any]]] = {}
+    for offer, device in zip(offered, devices, strict=True):
+        by_gpu.setdefault(offer.gpu.uuid, []).append(wire_device(device))
     return [
         {
             "apiVersion": "resource.k8s.io/v1",
@@ -112,12 +114,12 @@ def slices(
                 "pool": {
                     "name": pool_name(DRIVER_NAME, node),
                     "generation": generation,
-                    "resourceSliceCount": len(devices),
+                    "resourceSliceCount": len(by_gpu),
                 },
-                "devices": [wire_device(device)],
+                "devices": own,
             },
         }
-        for index, device in enumerate(devices)
+        for index, own in enumerate(by_gpu.values())
     ]
 
 
@@ -143,6 +145,11 @@ def device_class(name: str = DRIVER_NAME, *expressions: str, config: Sequence[An
             "config": list(config),
         },
     }
+
+
+def kind_class(kind: Kind) -> dict[str, Any]:
+    """The class of one kind of devices, as the chart has it."""
+    return device_class(KIND_CLASSES[kind], GUARD.replace('type == "gpu"', f'type == "{kind}"'))
 
 
 def parameters(**fields: Any) -> dict[str, Any]:

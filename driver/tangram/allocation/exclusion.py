@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from tangram.allocation.structured import Slice, prepare_slice
 from tangram.model.kubernetes import (
     Counter,
     CounterSet,
@@ -28,10 +29,11 @@ _WHOLE = "gpu"
 """The counter of a GPU that no MIG device is published of."""
 
 
-def with_exclusions(item: ResourceSlice) -> ResourceSlice:
+def prepare_excluding(item: ResourceSlice) -> Slice:
     """The slice with a counter set for each of its GPUs, from which all devices of the GPU consume.
 
     A GPU with a single device, and devices that do not say of which GPU they are, are left as they are.
+    Raises InvalidObjectError as `prepare_slice`.
     """
     by_gpu: dict[str, list[Device]] = {}
     for device in item.spec.devices or ():
@@ -42,15 +44,13 @@ def with_exclusions(item: ResourceSlice) -> ResourceSlice:
         for gpu, devices in by_gpu.items()
         if len(devices) > 1 and not any(map(_exists, devices))
     }
-    if not needs:
-        return item
     devices = [_consuming(device, needs) for device in item.spec.devices or ()]
     sets = [
         CounterSet(name=gpu, counters=_counters(_totals(by_gpu[gpu], consumed)))
         for gpu, consumed in needs.items()
     ]
-    spec = msgspec.structs.replace(item.spec, devices=devices, shared_counters=sets)
-    return msgspec.structs.replace(item, spec=spec)
+    spec = msgspec.structs.replace(item.spec, devices=devices)
+    return prepare_slice(msgspec.structs.replace(item, spec=spec), derived_sets=sets)
 
 
 def _consuming(device: Device, needs: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Device:

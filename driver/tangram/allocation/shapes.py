@@ -75,7 +75,8 @@ def _contents(cluster: Cluster) -> Iterable[Hashable]:
         return met.setdefault((name, value), len(met))
 
     for item in cluster.slices:
-        sets = [(place("set", name), tuple(sorted(c.items()))) for name, c in item.counter_sets]
+        every = (*item.counter_sets, *item.derived_sets)
+        sets = [(place("set", name), tuple(sorted(counters.items()))) for name, counters in every]
         content: list[Hashable] = [item.generation, item.slice_count, place("pool", item.pool), tuple(sets)]
         for device in item.devices:
             attributes = device.attributes.items()

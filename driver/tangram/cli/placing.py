@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tangram import DRIVER_NAME
-from tangram.allocation.exclusion import with_exclusions
+from tangram.allocation.exclusion import prepare_excluding
 from tangram.allocation.structured import (
     Allocated,
     Cluster,
@@ -16,7 +16,9 @@ from tangram.allocation.structured import (
     Outcome,
     Policy,
     Refusal,
+    Slice,
     decide,
+    prepare_slice,
     selects,
 )
 from tangram.base.errors import UsageError
@@ -50,9 +52,9 @@ class Placer:
         self._problem = problem
         self._options = options
         self._timestamp = timestamp
-        # Slices of scheduler nodes have their counters; of the others our controller derives them.
-        slices = [_excluding(item) for item in problem.slices] if options.controller else problem.slices
-        self._cluster = Cluster(slices=slices, classes=problem.classes)
+        classes = {item.metadata.name: item for item in problem.classes}
+        prepare = _prepare if options.controller else prepare_slice
+        self._cluster = Cluster.of(map(prepare, problem.slices), classes)
         self._allocated = Allocated.of(problem.claims, options.features)
         self._given: dict[ClaimName, AllocationResult] = {
             _name(claim): claim.allocation for claim in problem.claims if claim.allocation is not None
@@ -132,9 +134,10 @@ class Placer:
         return f"the pod cannot run {why}" if why else ""
 
 
-def _excluding(item: ResourceSlice) -> ResourceSlice:
-    ours = item.spec.driver == DRIVER_NAME and not any(d.consumes_counters for d in item.spec.devices or ())
-    return with_exclusions(item) if ours and not item.spec.shared_counters else item
+def _prepare(item: ResourceSlice) -> Slice:
+    """As our controller sees a slice. On nodes that kube-scheduler allocates, counters are published."""
+    counted = item.spec.shared_counters or any(d.consumes_counters for d in item.spec.devices or ())
+    return prepare_slice(item) if item.spec.driver != DRIVER_NAME or counted else prepare_excluding(item)
 
 
 def _name(claim: ResourceClaim) -> ClaimName:

@@ -8,8 +8,8 @@ from sys import intern
 import msgspec
 
 from tangram import DRIVER_NAME
-from tangram.allocation.exclusion import with_exclusions
-from tangram.allocation.structured import Cluster, Slice, prepare_slice
+from tangram.allocation.exclusion import prepare_excluding
+from tangram.allocation.structured import Cluster, Slice
 from tangram.kube.decoding import decode
 from tangram.kube.objects import Device, DeviceClass, ResourceSlice
 from tangram.model.devices import pool_name
@@ -39,7 +39,7 @@ def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
     spec = msgspec.structs.replace(item.spec, devices=own, shared_counters=None)
     return SliceRecord(
         node=intern(item.spec.node_name or ""),
-        slice=prepare_slice(with_exclusions(msgspec.structs.replace(item, spec=spec))),
+        slice=prepare_excluding(msgspec.structs.replace(item, spec=spec)),
         foreign=sum(
             _string(device, "allocator") == "scheduler" and _string(device, "type") == "gpu"
             for device in devices

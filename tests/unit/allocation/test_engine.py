@@ -354,7 +354,7 @@ class TestReasons:
 class TestEffort:
     """Anybody may write a claim; what it costs to decide is bounded, and the bound ends in a reason."""
 
-    DEAR = "[" + ", ".join(["1"] * 300) + "].all(x, [" + ", ".join(["1"] * 400) + "].all(y, x == y))"
+    DEAR = "[" + ", ".join(["1"] * 150) + "].all(x, [" + ", ".join(["1"] * 200) + "].all(y, x == y))"
 
     def test_a_dear_selector_on_equal_devices_is_evaluated_once(self) -> None:
         state = snapshot(*(node(f"n{i}", A100) for i in range(50)))

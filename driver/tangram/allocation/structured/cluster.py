@@ -12,6 +12,7 @@ from tangram.cel import CelDevice, by_domain
 from tangram.model.kubernetes import (
     AnyQuantity,
     CapacityRequestPolicy,
+    CounterSet,
     DeviceAttribute,
     DeviceClass,
     NodeSelector,
@@ -117,7 +118,8 @@ class Device:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Slice:
-    """A ResourceSlice. `counter_sets`: name → counter → nano-units, in the order published."""
+    """A ResourceSlice. `counter_sets`: name → counter → nano-units, in the order published; a slice that has
+    them publishes no devices. `derived_sets`: counter sets of its own devices that nobody publishes."""
 
     name: str
     pool: PoolId
@@ -130,6 +132,7 @@ class Slice:
     devices: tuple[Device, ...]
     counter_sets: tuple[tuple[str, Mapping[str, int]], ...]
     skip_node_operations: list[str] | None
+    derived_sets: tuple[tuple[str, Mapping[str, int]], ...] = ()
 
     @cached_property
     def uses_compatibility_groups(self) -> bool:
@@ -167,7 +170,7 @@ class Cluster:
             self.by_pool.setdefault(item.pool, []).append(item)
 
 
-def prepare_slice(item: ResourceSlice) -> Slice:
+def prepare_slice(item: ResourceSlice, *, derived_sets: Sequence[CounterSet] = ()) -> Slice:
     """What decisions need of a slice. Raises InvalidObjectError for a quantity or version that is none."""
     spec = item.spec
     pool = PoolId(spec.driver, spec.pool.name)
@@ -179,10 +182,7 @@ def prepare_slice(item: ResourceSlice) -> Slice:
             field = f"spec.devices[{index}]"
             devices.append(_device(pool, wire))
         field = "spec.sharedCounters"
-        counter_sets = tuple(
-            (s.name, {name: _nano(counter.value) for name, counter in (s.counters or {}).items()})
-            for s in spec.shared_counters or ()
-        )
+        counter_sets = _counter_sets(spec.shared_counters or ())
     except (ValueError, OverflowError) as error:
         raise InvalidObjectError(str(error), object_name=where, field=field) from None
     return Slice(
@@ -197,6 +197,13 @@ def prepare_slice(item: ResourceSlice) -> Slice:
         devices=tuple(devices),
         counter_sets=counter_sets,
         skip_node_operations=spec.skip_node_operations,
+        derived_sets=_counter_sets(derived_sets),
+    )
+
+
+def _counter_sets(wire: Iterable[CounterSet]) -> tuple[tuple[str, Mapping[str, int]], ...]:
+    return tuple(
+        (s.name, {name: _nano(counter.value) for name, counter in (s.counters or {}).items()}) for s in wire
     )
 
 

@@ -141,6 +141,7 @@ def _complete_pool(
         return Pool(id=pool_id, slices=devices)
     only_found = features.has(Fault.COUNTER_SLICES_ON_ALL_NODES)
     sets = [pair for item in (found if only_found else [*found, *rest]) for pair in item.counter_sets]
+    sets += [pair for item in found for pair in item.derived_sets]
     if repeated := _repeated(name for name, _ in sets):
         return Pool(id=pool_id, invalid=f"counter set {repeated} occurs twice")
     counter_sets = dict(sets)

@@ -10,7 +10,7 @@ from tangram.allocation.structured.capacity import demand, lacking
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.features import Fault, Gate
 from tangram.allocation.structured.outcome import FatalError
-from tangram.allocation.structured.parameters import unmet
+from tangram.allocation.structured.parameters import requested, unmet
 from tangram.allocation.structured.quantities import Quantity, quantity
 from tangram.allocation.structured.state import Allocated, claim_name
 from tangram.allocation.structured.view import Matches, Terms, Verdict, View, carries_guard
@@ -253,7 +253,9 @@ class Compiler:
                     raise FatalError(verdict.text)
                 if verdict is not None or unmet(wanted, self._view.device(position)):
                     continue
-                if self._big_enough(position, capacity, where):
+                if self._big_enough(
+                    position, requested(capacity, wanted, self._view.device(position)), where
+                ):
                     positions.append(position)
         return tuple(positions)
 
