@@ -73,7 +73,7 @@ def ours(expression: str, environment: Environment, device: CelDevice) -> Answer
         program = Program(expression, environment)
     except CelCompileError as error:
         return Answer("invalid", text=str(error).partition("\n")[0])
-    result, cost = program.answer(device)[1]
+    result, cost, _ = program.answer(device)[1]
     if isinstance(result, CelRuntimeError):
         return Answer("error", cost, program.estimated_cost, result.cause)
     return Answer(str(result).lower(), cost, program.estimated_cost)

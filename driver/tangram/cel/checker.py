@@ -6,6 +6,7 @@ Rules: CEL language definition, "Gradual Type Checking", as cel-go applies them.
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from tangram.base.errors import CelCompileError
 from tangram.cel import ast
@@ -39,7 +40,7 @@ from tangram.cel.types import (
     parameter,
     unwrap_optional,
 )
-from tangram.cel.unify import Bindings, most_general, substitute, unify
+from tangram.cel.unify import most_general, substitute, unify
 from tangram.cel.values import Uint
 
 _CONSTANTS = {
@@ -102,7 +103,7 @@ class _Checker:
         self._text = text
         self._declared = declarations
         self._fresh = 0
-        self.bindings: Bindings = {}
+        self.bindings: dict[Type, Type] = {}
         self.types: dict[Node, Type] = {}
         self.calls: dict[Node, Resolved] = {}
         self.types_used: dict[Node, Type] = {}
@@ -143,7 +144,7 @@ class _Checker:
         found = unify((actual,), (wanted,), self.bindings)
         if found is None:
             return False
-        self.bindings = found
+        self.bindings.update(found)
         return True
 
     def _known(self, kind: Type) -> Type:
@@ -240,13 +241,13 @@ class _Checker:
         found: list[Overload] = []
         result: Type | None = None
         for overload in function.overloads:
-            if overload.member is not member:
+            if overload.member is not member or _clash(arguments, overload.parameters):
                 continue
             parameters, declared = self._instantiated(overload)
             bindings = unify(arguments, parameters, self.bindings)
             if bindings is None:
                 continue
-            self.bindings = bindings
+            self.bindings.update(bindings)
             found.append(overload)
             kind = self._known(declared)
             if result is None:
@@ -260,12 +261,10 @@ class _Checker:
 
     def _instantiated(self, overload: Overload) -> tuple[Sequence[Type], Type]:
         """The types of an overload with type variables of its own."""
-        names: set[Type] = set()
-        for kind in (*overload.parameters, overload.result):
-            _collect_parameters(kind, names)
-        if not names:
+        variables = _variables(overload)
+        if not variables:
             return overload.parameters, overload.result
-        fresh = {name: self._new_parameter() for name in sorted(names, key=str)}
+        fresh = {variable: self._new_parameter() for variable in variables}
         return [substitute(kind, fresh) for kind in overload.parameters], substitute(overload.result, fresh)
 
     def _shown(self, kind: Type) -> Type:
@@ -371,6 +370,26 @@ class _Checker:
             raise self.error(node, f"a macro needs a list or a map, not {self._shown(items)}")
         self._assignable(DYN, items)
         return DYN, DYN
+
+
+_FLEXIBLE = frozenset({Kind.ANY, Kind.DYN, Kind.ERROR, Kind.NULL, Kind.PARAMETER})
+
+
+def _clash(arguments: Sequence[Type], parameters: Sequence[Type]) -> bool:
+    """Whether types do not fit at first sight. Most overloads of an operator are ruled out by that."""
+    for one, other in zip(arguments, parameters, strict=False):
+        if one.name != other.name and one.kind not in _FLEXIBLE and other.kind not in _FLEXIBLE:
+            return True
+    return False
+
+
+@lru_cache(maxsize=4096)
+def _variables(overload: Overload) -> tuple[Type, ...]:
+    """The type variables of an overload."""
+    found: set[Type] = set()
+    for kind in (*overload.parameters, overload.result):
+        _collect_parameters(kind, found)
+    return tuple(sorted(found, key=str))
 
 
 def _collect_parameters(kind: Type, into: set[Type]) -> None:

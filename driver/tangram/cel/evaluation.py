@@ -13,6 +13,7 @@ from tangram.cel.equality import map_key
 from tangram.cel.values import (
     ABSENT,
     MAXIMUM_COST,
+    MAXIMUM_WORK,
     Budget,
     OptionalValue,
     Value,
@@ -20,6 +21,7 @@ from tangram.cel.values import (
     too_dear,
     type_name,
 )
+from tangram.cel.work import FAILURE
 
 
 class Evaluation(Budget):
@@ -27,8 +29,9 @@ class Evaluation(Budget):
 
     __slots__ = ("device", "variables")
 
-    def __init__(self, device: CelDevice, *, slots: int) -> None:
-        self.cost = self.work = 0
+    def __init__(self, device: CelDevice, *, slots: int, work: int) -> None:
+        self.cost = 0
+        self.work = work
         self.device = device
         self.variables: list[Value] = [None] * slots
 
@@ -41,6 +44,18 @@ def constant(value: Value) -> Closure:
     return lambda _: value
 
 
+def observed(run: Closure, look: Callable[[Evaluation, str], None]) -> Closure:
+    """`look` sees the text first."""
+
+    def observed(evaluation: Evaluation) -> Value:
+        value = run(evaluation)
+        if type(value) is str:
+            look(evaluation, value)
+        return value
+
+    return observed
+
+
 def attempt(run: Closure, evaluation: Evaluation) -> Value:
     """The value, or FAILED."""
     try:
@@ -48,12 +63,15 @@ def attempt(run: Closure, evaluation: Evaluation) -> Value:
     except CelBudgetError:
         raise
     except CelRuntimeError:
+        evaluation.work += FAILURE
         return FAILED
 
 
 def _charge(evaluation: Evaluation, cost: Cost | None, values: Sequence[Value], result: Value) -> None:
     evaluation.cost += 1 if cost is None else cost(values, result)
-    if evaluation.cost > MAXIMUM_COST:
+    if result is FAILED:
+        evaluation.work += FAILURE
+    if evaluation.cost > MAXIMUM_COST or evaluation.work > MAXIMUM_WORK:
         raise too_dear()
 
 
@@ -95,6 +113,9 @@ def _finish(
     cost: Cost | None,
     budgeted: bool,
 ) -> Value:
+    for value in values:
+        if type(value) in _LONG:
+            evaluation.work += len(value) >> 4
     try:
         result = implementation(evaluation, *values) if budgeted else implementation(*values)
     except CelBudgetError:
@@ -102,8 +123,13 @@ def _finish(
     except CelRuntimeError:
         _charge(evaluation, cost, values, FAILED)
         raise
+    if type(result) in _LONG:
+        evaluation.work += len(result) >> 3
     _charge(evaluation, cost, values, result)
     return result
+
+
+_LONG = frozenset({str, bytes, tuple})
 
 
 def _call_one(
@@ -157,19 +183,28 @@ def _call_two(
             _charge(evaluation, cost, (left, FAILED), FAILED)
             raise
 
-    if cost is None and not budgeted:
-
-        def run_unit(evaluation: Evaluation) -> Value:
-            left, right = values(evaluation)
-            evaluation.cost += 1
-            return implementation(left, right)
-
-        return run_unit
-
     def run(evaluation: Evaluation) -> Value:
         return _finish(evaluation, implementation, values(evaluation), cost, budgeted)
 
-    return run
+    def run_unit(evaluation: Evaluation) -> Value:
+        try:
+            left = first(evaluation)
+        except CelBudgetError:
+            raise
+        except CelRuntimeError:
+            _charge(evaluation, cost, (FAILED, attempt(second, evaluation)), FAILED)
+            raise
+        try:
+            right = second(evaluation)
+        except CelBudgetError:
+            raise
+        except CelRuntimeError:
+            _charge(evaluation, cost, (left, FAILED), FAILED)
+            raise
+        evaluation.cost += 1
+        return implementation(left, right)
+
+    return run_unit if cost is None and not budgeted else run
 
 
 def logic(operands: Sequence[Closure], *, decisive: bool, operator: str) -> Closure:
@@ -188,6 +223,7 @@ def logic(operands: Sequence[Closure], *, decisive: bool, operator: str) -> Clos
             except CelBudgetError:
                 raise
             except CelRuntimeError as found:
+                evaluation.work += FAILURE
                 error = error or found
         if error is not None:
             raise error

@@ -7,6 +7,7 @@ from tangram.cel.attributes import UNSET
 from tangram.cel.equality import plain_key
 from tangram.cel.evaluation import Closure, Evaluation
 from tangram.cel.values import MAPS, MAXIMUM_COST, MAXIMUM_WORK, NUMBERS, Value, too_dear, type_name
+from tangram.cel.work import FAILURE
 
 
 def bind(slot: int, body: Closure) -> Closure:
@@ -47,10 +48,12 @@ def fold(
     condition: Closure | None,
     step: Closure,
     result: Closure,
+    turn: int,
 ) -> Closure:
     """For each item, while `condition` (None: always): slot `accumulator` = step; then `result`.
 
-    An error of the step becomes the value of the accumulator, and the loop goes on.
+    An error of the step becomes the value of the accumulator, and the loop goes on. `turn`: the work of one
+    turn.
     """
 
     def run(evaluation: Evaluation) -> Value:
@@ -58,7 +61,7 @@ def fold(
         entries = _entries(items(evaluation), pairs=second is not None)
         variables[accumulator] = start
         for key, item in entries:
-            evaluation.work += 1
+            evaluation.work += turn
             if evaluation.cost > MAXIMUM_COST or evaluation.work > MAXIMUM_WORK:
                 raise too_dear()
             variables[first] = key
@@ -71,6 +74,7 @@ def fold(
             except CelBudgetError:
                 raise
             except CelRuntimeError as error:
+                evaluation.work += FAILURE
                 variables[accumulator] = error
         return result(evaluation)
 

@@ -1,5 +1,6 @@
 """Checked syntax tree → closures. What is constant is worked out here, once."""
 
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -12,10 +13,12 @@ from tangram.cel.declarations import Cost, Function, Overload
 from tangram.cel.equality import map_key
 from tangram.cel.evaluation import Closure, Evaluation, Implementation
 from tangram.cel.library import regex
+from tangram.cel.library.arithmetic import checked_int
 from tangram.cel.library.conversions import CONVERSIONS
 from tangram.cel.references import DEVICE_VARIABLE, Reference
-from tangram.cel.types import is_optional
+from tangram.cel.types import Kind, Type, is_optional
 from tangram.cel.values import Budget, Uint, Value, no_overload, type_name
+from tangram.cel.work import TURN, of_node
 
 _INDEXING = {ast.INDEX: False, ast.OPTIONAL_INDEX: True, ast.OPTIONAL_SELECT: True}
 
@@ -64,13 +67,18 @@ Slots = Mapping[str, _Variable]
 
 
 class Planner:
-    """Plans one tree. Afterwards `slots` is how many variables its macros bind."""
+    """Plans one tree. Afterwards `slots` is how many variables its macros bind, `work` what an evaluation
+    takes outside of loops, `nodes` how large the tree is.
+    """
 
     def __init__(self, checked: Checked, text: str, *, old_optionals: bool) -> None:
         self._checked = checked
         self._text = text
         self._old_optionals = old_optionals
         self.slots = 0
+        self.work = 0
+        self.nodes = 0
+        self._pattern_size = 0
 
     def plan(self) -> Closure:
         """Raises CelCompileError where upstream cannot make a program of a checked tree."""
@@ -83,6 +91,8 @@ class Planner:
         return self._plan(node, scope).closure()
 
     def _plan(self, node: Node, scope: Slots) -> _Plan:  # noqa: PLR0911 - one return per kind of node
+        self.nodes += 1
+        self.work += of_node(node)
         if node in self._checked.types_used:
             return _constant(self._checked.types_used[node])
         match node:
@@ -165,13 +175,17 @@ class Planner:
             condition, *branches = node.arguments
             then, otherwise = (self._attribute(branch, scope) for branch in branches)
             return _Plan(attribute=Conditional(self._run(condition, scope), then, otherwise))
-        arguments = [self._plan(argument, scope) for argument in node.arguments]
-        if node.receiver is not None and node not in self._checked.global_calls:
-            arguments.insert(0, self._plan(node.receiver, scope))
+        arguments = [self._plan(argument, scope) for argument in self._arguments(node)]
         special = self._special(node, arguments)
         if special is not None:
             return special
         return self._ordinary(node, arguments)
+
+    def _arguments(self, node: Call) -> Sequence[Node]:
+        """What a call is evaluated with: the receiver first, unless it is a part of the function's name."""
+        if node.receiver is None or node in self._checked.global_calls:
+            return node.arguments
+        return (node.receiver, *node.arguments)
 
     def _special(self, node: Call, arguments: Sequence[_Plan]) -> _Plan | None:
         if node.function in {ast.AND, ast.OR}:
@@ -192,7 +206,8 @@ class Planner:
 
     def _ordinary(self, node: Call, arguments: Sequence[_Plan]) -> _Plan:
         function, overloads = self._checked.calls[node]
-        implementation, budgeted, cost = _dispatch(function, overloads)
+        kinds = [self._checked.types[argument] for argument in self._arguments(node)]
+        implementation, budgeted, cost = _dispatch(function, overloads, kinds)
         if function.name in CONVERSIONS and len(arguments) == 1 and arguments[0].is_constant:
             try:
                 constant = arguments[0].constant
@@ -205,6 +220,8 @@ class Planner:
             variadic = True
             self._check_pattern(node, arguments[pattern].constant)
         closures = [argument.closure() for argument in arguments]
+        if pattern is not None and not arguments[pattern].is_constant:
+            closures[pattern] = evaluation.observed(closures[pattern], regex.compiling)
         if not closures:
             return _Plan(run=_call_nothing(implementation))
         return _Plan(
@@ -214,7 +231,9 @@ class Planner:
     def _check_pattern(self, node: Node, pattern: Value) -> None:
         if type(pattern) is str:
             try:
-                regex.compiled(pattern)
+                self._pattern_size += regex.compiled(pattern).programsize
+                if self._pattern_size > regex.MAXIMUM_SIZE:
+                    raise regex.TOO_LARGE
             except CelRuntimeError as error:
                 raise self._error(node, error) from None
 
@@ -274,7 +293,11 @@ class Planner:
         if node.second:
             second = self._new_slot()
             inner[node.second] = _Variable(second)
+        result = self._run(node.result, outer)
+        outside, self.work = self.work, TURN
         condition = self._plan(node.condition, inner)
+        step = self._run(node.step, inner)
+        turn, self.work = self.work, outside
         return _Plan(
             run=folds.fold(
                 items,
@@ -283,8 +306,9 @@ class Planner:
                 second=second,
                 start=start.constant,
                 condition=None if condition.is_constant else condition.closure(),
-                step=self._run(node.step, inner),
-                result=self._run(node.result, outer),
+                step=step,
+                result=result,
+                turn=turn,
             )
         )
 
@@ -292,14 +316,52 @@ class Planner:
 _VARIADIC = frozenset({"format"})
 
 
-def _dispatch(function: Function, overloads: Sequence[Overload]) -> tuple[Implementation, bool, Cost | None]:
-    """What evaluates a call, whether it takes a budget first, and what it costs."""
+def _dispatch(
+    function: Function, overloads: Sequence[Overload], kinds: Sequence[Type]
+) -> tuple[Implementation, bool, Cost | None]:
+    """What evaluates a call, whether it takes a budget first, and what it costs. `kinds`: its arguments'."""
     known = overloads[0] if len(overloads) == 1 else None
     cost = (known.cost if known is not None else None) or function.cost
+    if kinds and all(kind.kind in _CERTAIN and not kind.parameters for kind in kinds):
+        direct = _DIRECT.get((function.name, *[kind.kind for kind in kinds]))
+        if direct is not None:
+            return direct, False, None
+        if known is not None and known.call is not None and function.dynamic is None:
+            return known.call, known.budgeted, cost
     if function.dynamic is not None:
         return function.dynamic, function.budgeted, cost
     candidates = overloads if known is not None else function.overloads
     return _guarded(function.name, candidates), True, cost
+
+
+_CERTAIN = frozenset(
+    {
+        Kind.BOOL,
+        Kind.BYTES,
+        Kind.DOUBLE,
+        Kind.DURATION,
+        Kind.INT,
+        Kind.OPAQUE,
+        Kind.STRING,
+        Kind.STRUCT,
+        Kind.TIMESTAMP,
+        Kind.UINT,
+    }
+)
+"""Without parameters, these are what the values are at run time too."""
+_DIRECT: Mapping[tuple[object, ...], Implementation] = {
+    (ast.ADD, Kind.INT, Kind.INT): lambda left, right: checked_int(left + right),
+    (ast.SUBTRACT, Kind.INT, Kind.INT): lambda left, right: checked_int(left - right),
+    (ast.MULTIPLY, Kind.INT, Kind.INT): lambda left, right: checked_int(left * right),
+    (ast.LESS, Kind.INT, Kind.INT): operator.lt,
+    (ast.LESS_EQUALS, Kind.INT, Kind.INT): operator.le,
+    (ast.GREATER, Kind.INT, Kind.INT): operator.gt,
+    (ast.GREATER_EQUALS, Kind.INT, Kind.INT): operator.ge,
+    **{(ast.EQUALS, kind, kind): operator.eq for kind in (Kind.BOOL, Kind.INT, Kind.UINT, Kind.DOUBLE)},
+    **{(ast.NOT_EQUALS, kind, kind): operator.ne for kind in (Kind.BOOL, Kind.INT, Kind.UINT, Kind.DOUBLE)},
+    (ast.NOT, Kind.BOOL): operator.not_,
+}
+"""Short ways for operators that cost 1 on what they are mostly used on."""
 
 
 def _guarded(name: str, overloads: Sequence[Overload]) -> Callable[..., Value]:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property, lru_cache
 from typing import NamedTuple
 
-from tangram.base.errors import CelCompileError, CelRuntimeError
+from tangram.base.errors import CelBudgetError, CelCompileError, CelRuntimeError
 from tangram.cel.checker import check
 from tangram.cel.device import CelDevice
 from tangram.cel.environment import LATEST, SIZES, Environment
@@ -14,7 +14,7 @@ from tangram.cel.literals import validate
 from tangram.cel.parser import parse
 from tangram.cel.planner import Planner
 from tangram.cel.references import Reference, references
-from tangram.cel.values import ABSENT, MAXIMUM_COST, OptionalValue, Value, too_dear, type_name
+from tangram.cel.values import ABSENT, MAXIMUM_COST, MAXIMUM_WORK, OptionalValue, Value, too_dear, type_name
 from tangram.model.semver import SemVer
 
 BUDGET = MAXIMUM_COST
@@ -25,16 +25,18 @@ _REMEMBERED = 1024
 
 
 class Answer(NamedTuple):
-    """What a selector says of a device, or its error; `cost` in CEL's units."""
+    """What a selector says of a device, or its error; `cost` in CEL's units, `work` in ours."""
 
     result: bool | CelRuntimeError
     cost: int
+    work: int
 
 
 class Program:
     """A selector, ready to be evaluated on any number of devices.
 
-    Raises CelCompileError with line, column and cause for what `environment` does not accept.
+    `size`: nodes of its tree. Raises CelCompileError with line, column and cause for what `environment` does
+    not accept.
     """
 
     def __init__(self, text: str, environment: Environment | None = None) -> None:
@@ -48,6 +50,8 @@ class Program:
         planner = Planner(checked, text, old_optionals=self.environment.old_optionals)
         self._run = planner.plan()
         self._slots = planner.slots
+        self._work = planner.work
+        self.size = planner.nodes
         self._readers = tuple(map(_reader, sorted(self._references, key=str)))
         self._answers: dict[Hashable, Answer] = {}
 
@@ -92,17 +96,18 @@ class Program:
         return mask
 
     def _evaluate(self, device: CelDevice) -> Answer:
-        evaluation = Evaluation(device, slots=self._slots)
+        evaluation = Evaluation(device, slots=self._slots, work=self._work)
         try:
             result = self._run(evaluation)
         except CelRuntimeError as error:
             # Without its traceback: that would keep the whole evaluation in memory.
             result = error.with_traceback(None)
-        if evaluation.cost > BUDGET:
+        if evaluation.cost > BUDGET or evaluation.work > MAXIMUM_WORK:
             result = too_dear()
         if result is not True and result is not False and not isinstance(result, CelRuntimeError):
             result = _as_bool(result)
-        return Answer(result, min(evaluation.cost, BUDGET))
+        cost = BUDGET if isinstance(result, CelBudgetError) else min(evaluation.cost, BUDGET)
+        return Answer(result, cost, evaluation.work)
 
     def references(self) -> frozenset[Reference]:
         """The parts of a device that the result depends on: equal parts, equal result."""

@@ -26,6 +26,8 @@ class Kind(Enum):
     PARAMETER = "parameter"
     UINT = "uint"
 
+    __hash__ = object.__hash__  # that of Enum is slow, and the checker looks up types all the time
+
 
 @dataclass(frozen=True, slots=True)
 class Type:
@@ -34,6 +36,9 @@ class Type:
     kind: Kind
     name: str
     parameters: tuple["Type", ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.parameters))
 
     def __str__(self) -> str:
         name = SHORT_NAMES.get(self.name, self.name)

@@ -47,7 +47,7 @@ class Options:
     `controller`: on behalf of our controller, for which the guard of our device classes is satisfied, and
     which honours GPUClaimParameters with them; else as kube-scheduler sees them. `steps`: devices looked at
     before the search gives up, some microseconds each.
-    `selector_units`: what selectors may cost, in CEL's units, of which one expression may use 1,000,000.
+    `selector_units`: what selectors may take, in the units of `tangram.cel.work`, some 0.1 us each.
     """
 
     features: Features = LATEST

@@ -20,19 +20,18 @@ from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
 from tangram.cel import CelDevice, Environment, Program, Reference, compile_expression
+from tangram.cel.work import COMPILING, REFUSING
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
 
 _REMEMBERED = 256
 """Kinds of requests whose answers are kept per view."""
-_UNITS_PER_CHARACTER = 16
-"""What compiling an expression costs, in units of its evaluation: 10 KiB take about as long as 160,000."""
 _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
 
 Bill = tuple[tuple[int, int], ...]
-"""Answers of selectors, each by a number that tells it from others, and their prices in CEL's units."""
+"""Answers of selectors, each by a number that tells it from others, and the work that they take."""
 
 
 class Verdict(NamedTuple):
@@ -211,7 +210,7 @@ def _ask(
     code = Code.CLASS if owner.startswith("class ") else Code.SELECTOR
     where = f"{owner}: selector #{index}"
     program = _compiled(text, features.environment)
-    bill.append((text, _UNITS_PER_CHARACTER * len(text)))
+    bill.append((text, COMPILING * program.size if isinstance(program, Program) else REFUSING * len(text)))
     if isinstance(program, CelError):
         return Verdict(code, f"{where}: CEL compile error: {program}", fatal=True)
     if device.has_lists and not features.reads_137 and not features.on(Gate.LIST_TYPE_ATTRIBUTES):
@@ -221,7 +220,7 @@ def _ask(
     if features.is_basic and seen.allow_multiple_allocations:
         seen = replace(seen, allow_multiple_allocations=False)
     parts, answer = program.answer(seen)
-    bill.append(((program, parts), answer.cost + 1))
+    bill.append(((program, parts), answer.work))
     if isinstance(answer.result, CelRuntimeError):
         return Verdict(code, f"{where} on device {device.id}: CEL runtime error: {answer.result}", fatal=True)
     if answer.result:

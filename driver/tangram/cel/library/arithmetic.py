@@ -52,7 +52,7 @@ def add(budget: Budget, left: Value, right: Value) -> Value:
     kind, other = type(left), type(right)
     if kind is other and kind in _JOINED:
         if kind is tuple:
-            budget.labour(len(left) + len(right))
+            budget.labour((len(left) + len(right)) // 4)
         return left + right
     if kind is Duration and other is Duration:
         return times.checked_duration(left.nanoseconds + right.nanoseconds)

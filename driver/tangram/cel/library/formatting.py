@@ -11,11 +11,22 @@ from tangram.cel.equality import plain_key
 from tangram.cel.library import times
 from tangram.cel.library.conversions import format_double
 from tangram.cel.types import Kind, Type
-from tangram.cel.values import INT_MAXIMUM, MAPS, Duration, Timestamp, Uint, Value, kind_of, too_dear
+from tangram.cel.values import (
+    INT_MAXIMUM,
+    MAPS,
+    Budget,
+    Duration,
+    Timestamp,
+    Uint,
+    Value,
+    kind_of,
+    too_dear,
+)
 
 _MAXIMUM_PRECISION = 10_000
 """Digits behind the point. Upstream has no limit before version 5 of its library."""
 _DEFAULT_PRECISION = 6
+_CLAUSE_WORK = 30
 _CLAUSE = re.compile(r"%(?:%|(?P<precision>\.[0-9]*)?(?P<verb>.)?)", re.DOTALL)
 _SUPERSCRIPTS = str.maketrans("0123456789-", "⁰¹²³⁴⁵⁶⁷⁸⁹⁻")
 _SPECIAL = frozenset({"NaN", "Infinity", "-Infinity"})
@@ -75,7 +86,7 @@ def _refuse(verb: str, kind: str) -> CelRuntimeError:
 # --- evaluation --------------------------------------------------------------------------------------------
 
 
-def format_text(text: str, arguments: tuple[Value, ...]) -> str:
+def format_text(budget: Budget, text: str, arguments: tuple[Value, ...]) -> str:
     """The text with its clauses replaced. Raises CelRuntimeError where an argument does not suit."""
     made: list[str] = []
     index = 0
@@ -83,17 +94,20 @@ def format_text(text: str, arguments: tuple[Value, ...]) -> str:
         if isinstance(piece, str):
             made.append(piece)
         else:
-            made.append(_WRITERS[piece.verb](arguments[index], piece))
+            budget.labour(_CLAUSE_WORK + (min(piece.precision or 0, _MAXIMUM_PRECISION) >> 1))
+            made.append(_WRITERS[piece.verb](arguments[index], piece, budget))
             index += 1
     return "".join(made)
 
 
-def _text(value: Value, clause: Clause) -> str:
+def _text(value: Value, _: Clause, budget: Budget) -> str:
     kind = type(value)
     if kind is tuple:
-        return f"[{', '.join(_member(item, clause) for item in value)}]"
+        budget.labour(8 * len(value))
+        return f"[{', '.join(_member(item, _, budget) for item in value)}]"
     if kind in MAPS:
-        pairs = ((_key(plain_key(key), clause), _member(item, clause)) for key, item in value.items())
+        budget.labour(16 * len(value))
+        pairs = ((_key(plain_key(key), _, budget), _member(item, _, budget)) for key, item in value.items())
         return f"{{{', '.join(f'{key}:{item}' for key, item in sorted(pairs, key=lambda pair: pair[0]))}}}"
     if kind not in _TEXTS:
         raise _refuse("s", kind_of(value).name)
@@ -121,9 +135,11 @@ _TEXTS: dict[type, Callable[[Value], str]] = {
 }
 
 
-def _member(value: Value, clause: Clause) -> str:
+def _member(value: Value, clause: Clause, budget: Budget) -> str:
     """A value inside a list or map, written as CEL would have it."""
     kind = type(value)
+    if kind is str or kind is bytes:
+        budget.labour(2 * len(value))
     if kind is str:
         return go_quoted(value)
     if kind is bytes:
@@ -134,16 +150,16 @@ def _member(value: Value, clause: Clause) -> str:
         return f'duration("{times.duration_text(value)}")'
     if kind is Timestamp:
         return f'timestamp("{times.timestamp_text(value)}")'
-    return _text(value, clause)
+    return _text(value, clause, budget)
 
 
 def _infinite(value: float) -> str:
     return "NaN" if isnan(value) else "+Inf" if value > 0 else "-Inf"
 
 
-def _key(value: Value, clause: Clause) -> str:
+def _key(value: Value, clause: Clause, budget: Budget) -> str:
     if type(value) in {str, bool, int, Uint}:
-        return _member(value, clause)
+        return _member(value, clause, budget)
     raise CelRuntimeError(f"no formatting function for map key of type {kind_of(value).name}")
 
 
@@ -166,7 +182,7 @@ def _go_escaped(character: str) -> str:
 _GO_ESCAPES = dict(zip('\a\b\f\n\r\t\v\\"', [rf"\{c}" for c in 'abfnrtv\\"'], strict=True))
 
 
-def _decimal(value: Value, _: Clause) -> str:
+def _decimal(value: Value, _: Clause, __: Budget) -> str:
     if type(value) in {int, Uint}:
         return str(int(value))
     raise _refuse("d", kind_of(value).name)
@@ -184,7 +200,7 @@ def _localised(value: float) -> str:
     return "NaN" if isnan(value) else "∞" if value > 0 else "-∞"
 
 
-def _fixed(value: Value, clause: Clause) -> str:
+def _fixed(value: Value, clause: Clause, __: Budget) -> str:
     number = _number(value, clause)
     precision = _DEFAULT_PRECISION if clause.precision is None else clause.precision
     if precision > _MAXIMUM_PRECISION:
@@ -192,7 +208,7 @@ def _fixed(value: Value, clause: Clause) -> str:
     return f"{number or 0.0:,.{precision}f}" if isfinite(number) else _localised(number)
 
 
-def _scientific(value: Value, clause: Clause) -> str:
+def _scientific(value: Value, clause: Clause, __: Budget) -> str:
     """cel-go hands the precision on as a width."""
     number = _number(value, clause)
     width = _DEFAULT_PRECISION if clause.precision is None else clause.precision
@@ -204,19 +220,19 @@ def _scientific(value: Value, clause: Clause) -> str:
     return f"{digits}\u00d710{power.removeprefix('+').translate(_SUPERSCRIPTS)}".rjust(width)
 
 
-def _binary(value: Value, _: Clause) -> str:
+def _binary(value: Value, _: Clause, __: Budget) -> str:
     if type(value) in {int, Uint, bool}:
         return f"{int(value):b}"
     raise _refuse("b", kind_of(value).name)
 
 
-def _octal(value: Value, _: Clause) -> str:
+def _octal(value: Value, _: Clause, __: Budget) -> str:
     if type(value) in {int, Uint}:
         return f"{int(value):o}"
     raise _refuse("o", kind_of(value).name)
 
 
-def _hexadecimal(value: Value, clause: Clause) -> str:
+def _hexadecimal(value: Value, clause: Clause, __: Budget) -> str:
     if type(value) in {int, Uint}:
         made = f"{int(value):x}"
     elif type(value) is str:
@@ -228,7 +244,7 @@ def _hexadecimal(value: Value, clause: Clause) -> str:
     return made.upper() if clause.verb == "X" else made
 
 
-_WRITERS: dict[str, Callable[[Value, Clause], str]] = {
+_WRITERS: dict[str, Callable[[Value, Clause, Budget], str]] = {
     "s": _text,
     "d": _decimal,
     "f": _fixed,

@@ -16,6 +16,7 @@ from tangram.model.semver import SemVer
 _PARTS = re.compile(r"v?([^.]*)(?:\.([^.]*))?(?:\.(.*))?", re.DOTALL)
 _NUMBER = re.compile(r"(?<![0-9A-Za-z-])[0-9]+(?![0-9A-Za-z-])")
 _MAXIMUM_VERSION = 10_000
+_SHORT_VERSION = 100
 
 
 def _quantity(text: str) -> Fraction:
@@ -31,9 +32,12 @@ def _as_integer(quantity: Fraction) -> int:
     return int(quantity)
 
 
-@lru_cache(maxsize=1024)
 def semver(text: str, normalize: bool = False) -> SemVer:
     """With `normalize`, `v1.2` is 1.2.0 and `01.2.3` is 1.2.3 (Semver library, version 1)."""
+    return _remembered_semver(text, normalize) if len(text) <= _SHORT_VERSION else _semver(text, normalize)
+
+
+def _semver(text: str, normalize: bool) -> SemVer:
     if len(text) > _MAXIMUM_VERSION:
         raise CelRuntimeError(f"the version is longer than {_MAXIMUM_VERSION} characters")
     try:
@@ -45,6 +49,9 @@ def semver(text: str, normalize: bool = False) -> SemVer:
     ):
         raise CelRuntimeError("a number of the version does not fit 64 bits")
     return version
+
+
+_remembered_semver = lru_cache(maxsize=1024)(_semver)
 
 
 def _normalized(text: str) -> str:

@@ -39,7 +39,14 @@ _MAXIMUM_INCLUDES = 48
 """Values of an attribute that is a list (resource/v1)."""
 
 
-def _is_sorted(items: tuple[Value, ...]) -> bool:
+def _survey(budget: Budget, items: tuple[Value, ...]) -> None:
+    """The work of going once over a list, and of pricing all that it holds (`index_cost`)."""
+    budget.labour(6 * len(items))
+    budget.walk(items)
+
+
+def _is_sorted(budget: Budget, items: tuple[Value, ...]) -> bool:
+    _survey(budget, items)
     previous: Value = None
     for index, item in enumerate(items):
         if type(item) not in ORDERED:
@@ -56,6 +63,7 @@ def _is_sorted(items: tuple[Value, ...]) -> bool:
 
 def _sum(zero: Value) -> Callable[[Budget, Value], Value]:
     def call(budget: Budget, items: tuple[Value, ...]) -> Value:
+        _survey(budget, items)
         total = zero
         for item in items:
             total = add(budget, total, item)
@@ -64,8 +72,9 @@ def _sum(zero: Value) -> Callable[[Budget, Value], Value]:
     return call
 
 
-def _extreme(name: str, sign: int) -> Callable[[Value], Value]:
-    def call(items: tuple[Value, ...]) -> Value:
+def _extreme(name: str, sign: int) -> Callable[[Budget, Value], Value]:
+    def call(budget: Budget, items: tuple[Value, ...]) -> Value:
+        _survey(budget, items)
         if not items:
             raise CelRuntimeError(f"{name} called on empty list")
         best: Value = None
@@ -86,12 +95,12 @@ def _extreme(name: str, sign: int) -> Callable[[Value], Value]:
 
 
 def _index_of(budget: Budget, items: tuple[Value, ...], wanted: Value) -> int:
-    budget.labour(len(items))
+    _survey(budget, items)
     return next((i for i, item in enumerate(items) if equals(item, wanted, budget) is True), -1)
 
 
 def _last_index_of(budget: Budget, items: tuple[Value, ...], wanted: Value) -> int:
-    budget.labour(len(items))
+    _survey(budget, items)
     backwards = range(len(items) - 1, -1, -1)
     return next((i for i in backwards if equals(items[i], wanted, budget) is True), -1)
 
@@ -100,12 +109,12 @@ def _includes(*, bounded: bool) -> Callable[[Budget, Value, Value], bool]:
     def call(budget: Budget, target: Value, wanted: Value) -> bool:
         if type(target) is not tuple:
             return equals(target, wanted, budget) is True
+        _survey(budget, target)
         for index, item in enumerate(target):
             if bounded and index >= _MAXIMUM_INCLUDES:
                 raise CelRuntimeError(
                     f"includes() cannot be applied to lists longer than {_MAXIMUM_INCLUDES} values"
                 )
-            budget.labour(1)
             if equals(item, wanted, budget) is True:
                 return True
         return False
@@ -144,7 +153,10 @@ INCLUDES_37 = (
 KUBERNETES_LISTS = (
     function(
         "isSorted",
-        *(method(f"list_{n}_is_sorted_bool", (list_of(t),), BOOL, _is_sorted) for n, t in COMPARABLE),
+        *(
+            method(f"list_{n}_is_sorted_bool", (list_of(t),), BOOL, _is_sorted, budgeted=True)
+            for n, t in COMPARABLE
+        ),
         cost=index_cost,
         estimate=walk_estimate,
     ),
@@ -160,7 +172,10 @@ KUBERNETES_LISTS = (
     *(
         function(
             name,
-            *(method(f"list_{n}_{name}_{n}", (list_of(t),), t, _extreme(name, sign)) for n, t in COMPARABLE),
+            *(
+                method(f"list_{n}_{name}_{n}", (list_of(t),), t, _extreme(name, sign), budgeted=True)
+                for n, t in COMPARABLE
+            ),
             cost=index_cost,
             estimate=walk_estimate,
         )

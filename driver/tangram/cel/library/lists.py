@@ -47,6 +47,7 @@ def _flatten(budget: Budget, items: Value, depth: Value = 1) -> tuple[Value, ...
         raise no_overload("flatten", items, depth)
     if depth < 0:
         raise CelRuntimeError("level must be non-negative")
+    budget.labour(1 + len(items))
     made: list[Value] = []
     for item in items:
         if type(item) is tuple and depth:
@@ -57,11 +58,11 @@ def _flatten(budget: Budget, items: Value, depth: Value = 1) -> tuple[Value, ...
     return tuple(made)
 
 
-def _sort(items: Value) -> tuple[Value, ...]:
-    return _sort_by(items, items)
+def _sort(budget: Budget, items: Value) -> tuple[Value, ...]:
+    return _sort_by(budget, items, items)
 
 
-def _sort_by(items: Value, keys: Value) -> tuple[Value, ...]:
+def _sort_by(budget: Budget, items: Value, keys: Value) -> tuple[Value, ...]:
     if type(items) is not tuple or type(keys) is not tuple:
         raise no_overload("sort", items, keys)
     if len(items) != len(keys):
@@ -72,6 +73,9 @@ def _sort_by(items: Value, keys: Value) -> tuple[Value, ...]:
         raise CelRuntimeError("list elements must be comparable")
     if len(keys) > 1 and any(type(key) is not type(keys[0]) for key in keys):
         raise CelRuntimeError("list elements must have the same type")
+
+    budget.labour(10 * len(keys) * len(keys).bit_length())
+    budget.walk(keys)
 
     def by_key(one: int, other: int) -> int:
         return _lenient(keys[one], keys[other])
@@ -87,13 +91,16 @@ def _lenient(left: Value, right: Value) -> int:
         return 0
 
 
+_LONGEST_RANGE = 1_000_000
+
+
 def _range(*, bounded: bool) -> Callable[[int], tuple[Value, ...]]:
     """`bounded`: refuse what is negative or too long, as cel-go does since 0.29."""
 
     def call(count: int) -> tuple[Value, ...]:
         if count < 0 and bounded:
             raise CelRuntimeError(f"lists.range: size must be non-negative, got {count}")
-        if count > 1_000_000:
+        if count > _LONGEST_RANGE:
             raise CelRuntimeError("lists.range: the list is too long") if bounded else too_dear()
         return tuple(range(max(count, 0)))
 
@@ -193,6 +200,7 @@ def _sorting(name: str, suffix: str, call: Callable[..., Value], *, by: bool) ->
             for _, kind in COMPARABLE
         ),
         dynamic=call,
+        budgeted=True,
     )
 
 

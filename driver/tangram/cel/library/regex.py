@@ -5,19 +5,22 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
-from tangram.base.errors import CelRuntimeError
+from tangram.base.errors import CelBudgetError, CelRuntimeError
 from tangram.cel.declarations import Cost, Function, ceil_cost, function, method, overload
 from tangram.cel.estimate import ONE, Estimate, Range, Sized, Sizes
 from tangram.cel.types import BOOL, INT, STRING, list_of
-from tangram.cel.values import Value, kubernetes_size, no_overload, size
+from tangram.cel.values import Budget, Value, kubernetes_size, no_overload, size
 
 PATTERNS = {"matches": 1, "find": 1, "findAll": 1}
 """Functions, and which of their arguments is a pattern."""
-_MAXIMUM_MEMORY_BYTES = 16 << 20
+_MAXIMUM_MEMORY_BYTES = 1 << 20
+MAXIMUM_SIZE = 30_000
+"""Instructions of the programs that the patterns of one selector become. Upstream has no limit."""
+TOO_LARGE = CelRuntimeError("the pattern is too large", next_step="repeat smaller parts, or less often")
 _ANY_BYTE = re.compile(r"(?<!\\)(?:\\\\)*\\C")
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=128)
 def compiled(pattern: str) -> Any:
     """Raises CelRuntimeError for what is no pattern of RE2."""
     import re2  # noqa: PLC0415 - processes that never see a pattern need not load it
@@ -28,9 +31,15 @@ def compiled(pattern: str) -> Any:
     options.log_errors = False
     options.max_mem = _MAXIMUM_MEMORY_BYTES
     try:
-        return re2.compile(pattern, options)
+        found = re2.compile(pattern, options)
     except re2.error as error:
-        raise CelRuntimeError(f"not a regular expression: {_cause(error)}") from None
+        cause = _cause(error)
+        raise (
+            TOO_LARGE if "too large" in cause else CelRuntimeError(f"not a regular expression: {cause}")
+        ) from None
+    if found.programsize > MAXIMUM_SIZE:
+        raise TOO_LARGE
+    return found
 
 
 def _cause(error: Exception) -> str:
@@ -38,23 +47,49 @@ def _cause(error: Exception) -> str:
     return cause.decode("utf-8", "replace") if isinstance(cause, bytes) else str(cause)
 
 
-def _matches(text: Value, pattern: Value) -> bool:
+def compiling(budget: Budget, pattern: str) -> None:
+    """Labours for a pattern that is made when the selector is evaluated."""
+    try:
+        budget.labour(_COMPILING * compiled(pattern).programsize)
+    except CelBudgetError:
+        raise
+    except CelRuntimeError:
+        budget.labour(_COMPILING * len(pattern))
+
+
+_COMPILING = 20
+
+
+def _ready(budget: Budget, text: str, pattern: str) -> Any:
+    """The pattern, once the work of searching the whole text is counted: a pattern may hold back RE2's
+    automaton, which then follows each of its instructions."""
+    expression = compiled(pattern)
+    budget.labour((len(text) * expression.programsize >> 3) + _SEARCH)
+    return expression
+
+
+_SEARCH = 60
+
+
+def _matches(budget: Budget, text: Value, pattern: Value) -> bool:
     if type(text) is not str or type(pattern) is not str:
         raise no_overload("matches", text, pattern)
-    return compiled(pattern).search(text) is not None
+    return _ready(budget, text, pattern).search(text) is not None
 
 
-def _find(text: str, pattern: str) -> str:
-    found = compiled(pattern).search(text)
+def _find(budget: Budget, text: str, pattern: str) -> str:
+    found = _ready(budget, text, pattern).search(text)
     return "" if found is None else found.group()
 
 
-def _find_all(text: str, pattern: str, count: int = -1) -> tuple[str, ...]:
+def _find_all(budget: Budget, text: str, pattern: str, count: int = -1) -> tuple[str, ...]:
     """As Go: an empty match right behind another match does not count."""
-    expression = compiled(pattern)
+    expression = _ready(budget, text, pattern)
     found: list[str] = []
     position, previous_end = 0, -1
     while position <= len(text) and (count < 0 or len(found) < count):
+        # Each search encodes the text anew.
+        budget.labour(_SEARCH + (len(text) >> 3))
         match = expression.search(text, position)
         if match is None:
             break
@@ -101,17 +136,24 @@ def regex(*, global_matches_cost: bool) -> tuple[Function, ...]:
             overload("matches", (STRING, STRING), BOOL, **(priced if global_matches_cost else {})),
             method("matches_string", (STRING, STRING), BOOL, **priced),
             dynamic=_matches,
+            budgeted=True,
         ),
         function(
             "find",
-            method("string_find_string", (STRING, STRING), STRING, _find),
+            method("string_find_string", (STRING, STRING), STRING, _find, budgeted=True),
             cost=_cost(kubernetes_size),
             estimate=_find_estimate,
         ),
         function(
             "findAll",
-            method("string_find_all_string", (STRING, STRING), list_of(STRING), _find_all),
-            method("string_find_all_string_int", (STRING, STRING, INT), list_of(STRING), _find_all),
+            method("string_find_all_string", (STRING, STRING), list_of(STRING), _find_all, budgeted=True),
+            method(
+                "string_find_all_string_int",
+                (STRING, STRING, INT),
+                list_of(STRING),
+                _find_all,
+                budgeted=True,
+            ),
             cost=_cost(kubernetes_size),
             estimate=_find_estimate,
         ),

@@ -20,7 +20,7 @@ from tangram.cel.library.formatting import format_text
 from tangram.cel.types import DYN, INT, STRING, list_of
 from tangram.cel.values import UINT_MAXIMUM, Value, kubernetes_size, too_dear, type_name
 
-MAXIMUM_TEXT = 10_000_000
+MAXIMUM_TEXT = 1_000_000
 """Characters of a string that a function makes. Upstream has no such limit."""
 _TO_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _TO_UPPER = str.maketrans(string.ascii_lowercase, string.ascii_uppercase)
@@ -61,16 +61,22 @@ def _index_of(*, clamped: bool) -> Callable[..., int]:
 def _last_index_of(*, clamped: bool) -> Callable[..., int]:
     def last_index_of(text: str, part: str, start: int | None = None) -> int:
         if start is None:
-            return text.rfind(part)
+            return _rfind(text, part)
         if not part and not clamped:
             return start
         if start < 0:
             raise _out_of_range(start)
         if not part:
             return min(start, len(text))
-        return text.rfind(part, 0, start + len(part)) if start < len(text) else -1
+        return _rfind(text[: start + len(part)], part) if start < len(text) else -1
 
     return last_index_of
+
+
+def _rfind(text: str, part: str) -> int:
+    """As `text.rfind(part)`, which may take the product of their lengths; searching forwards does not."""
+    found = text[::-1].find(part[::-1])
+    return found if found < 0 else len(text) - len(part) - found
 
 
 def _replace(text: str, old: str, new: str, count: int = -1) -> str:
@@ -280,6 +286,7 @@ _STRINGS = (
             (STRING, list_of(DYN)),
             STRING,
             format_text,
+            budgeted=True,
             cost=per_character(0),
             estimate=_format_estimate,
         ),

@@ -16,7 +16,8 @@ _ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 _LOW_ESCAPE = re.compile(r"%(?!25)[0-7][0-9a-fA-F]")
 _PORT = re.compile(r":[0-9]*")
 _USER = re.compile(r"[A-Za-z0-9._:~!$&'()*+,;=%@-]*")
-_HOST = re.compile(r"[A-Za-z0-9._~!$&'()*+,;=:\[\]<>\"%-]|[^\x00-\x7f]")
+_HOST = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:\[\]<>\"%-]|[^\x00-\x7f])*")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _PLAIN_PATH = re.compile(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/%\[\]-])*")
 _SAFE_IN_PATH = "$&+,/:;=@"
 _MAXIMUM_PARAMETERS = 10_000
@@ -37,7 +38,7 @@ def _text(raw: bytes) -> str:
 
 
 def _host_name(host: str) -> str:
-    if _LOW_ESCAPE.search(host) or not all(map(_HOST.fullmatch, host)):
+    if _LOW_ESCAPE.search(host) or not _HOST.fullmatch(host):
         raise _UrlError("the host holds a character that it may not")
     return _text(_unescape(host))
 
@@ -85,7 +86,7 @@ def _authority(scheme: str, authority: str) -> str:
 
 def parse(text: str, *, request: bool) -> Url:
     """Raises _UrlError. `request`: as in a request, absolute and without a fragment."""
-    if any(character < " " or character == "\x7f" for character in text):
+    if _CONTROL.search(text):
         raise _UrlError("a control character")
     if not text and request:
         raise _UrlError("empty url")
