@@ -3,32 +3,19 @@
  *
  * Each line is a key, a space and a value. Lines before the first `gpu` are the system's, the others those of the
  * GPU that the last `gpu` began; a key that is missing is NOT_SUPPORTED. `error.<function> <code>`, or `error.* <code>`
- * for all calls with a GPU's handle, makes calls fail; with the code -1 they never return. A driver that lacks a function is this file compiled with
- * -D<function>=<another name>.
+ * for all calls with a GPU's handle, makes calls fail, `<code>@<n>` the n-th from 0 alone; with the code -1 they never
+ * return. A driver that lacks a function is this file compiled with -D<function>=<another name>.
  *
  * Signatures, structs and codes are those of the NVML API reference. Not thread-safe; the table is read by the first
  * nvmlInitWithFlags.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-enum {
-    HANG = -1,
-    SUCCESS = 0,
-    UNINITIALIZED = 1,
-    INVALID_ARGUMENT = 2,
-    NOT_SUPPORTED = 3,
-    NOT_FOUND = 6,
-    INSUFFICIENT_SIZE = 7,
-    ARGUMENT_VERSION_MISMATCH = 25,
-    UNKNOWN = 999
-};
-enum { SYSTEM = -1, MAXIMUM_GPUS = 64, MAXIMUM_ENTRIES = 8192, LINKS_OF_THIS_DRIVER = 18 };
+#include "stub.h"
+
+enum { MAXIMUM_ENTRIES = 8192, LINKS_OF_THIS_DRIVER = 18 };
 enum { DEVICE_TYPE_GPU = 0, DEVICE_TYPE_SWITCH = 2, FABRIC_COMPLETED = 3 };
 
 typedef struct {
@@ -43,6 +30,11 @@ typedef struct {
 
 typedef struct {
     unsigned int version;
+    unsigned long long total, reserved, free, used;
+} MemoryV2;
+
+typedef struct {
+    unsigned int version;
     unsigned char clusterUuid[16];
     int status;
     unsigned int cliqueId;
@@ -50,31 +42,21 @@ typedef struct {
     unsigned int healthMask;
 } FabricInfoV2;
 
-typedef struct {
-    unsigned int version, id, isP2pSupported, sliceCount, instanceCount, multiprocessorCount;
-    unsigned int copyEngineCount, decoderCount, encoderCount, jpegCount, ofaCount;
-    unsigned long long memorySizeMB;
-    char name[96];
-} ProfileInfoV2;
-
-typedef struct {
-    unsigned int start, size;
-} Placement;
-
-_Static_assert(sizeof(PciInfo) == 68 && sizeof(FabricInfoV2) == 36 && sizeof(ProfileInfoV2) == 152,
+_Static_assert(sizeof(PciInfo) == 68 && sizeof(FabricInfoV2) == 36 && sizeof(MemoryV2) == 40,
                "the layout of the real library");
 
 typedef struct {
-    int gpu;
+    int gpu, seen;
     char key[56];
     char value[128];
 } Entry;
 
 static Entry entries[MAXIMUM_ENTRIES];
-static int entry_count, gpu_count, users;
+static int entry_count, users;
 static char handles[MAXIMUM_GPUS];
+int gpu_count;
 
-static const char *nth(int gpu, const char *key, int number)
+const char *nth(int gpu, const char *key, int number)
 {
     for (int i = 0; i < entry_count; i++)
         if (entries[i].gpu == gpu && strcmp(entries[i].key, key) == 0 && number-- == 0)
@@ -82,7 +64,7 @@ static const char *nth(int gpu, const char *key, int number)
     return NULL;
 }
 
-static const char *find(int gpu, const char *key)
+const char *find(int gpu, const char *key)
 {
     return nth(gpu, key, 0);
 }
@@ -116,31 +98,62 @@ static int read_table(void)
                 abort();
             continue;
         }
-        if (!value || entry_count == MAXIMUM_ENTRIES || value - line >= (long)sizeof entries->key ||
-            strlen(value + 1) >= sizeof entries->value)
+        if (!value)
             abort();
         *value = '\0';
-        entries[entry_count].gpu = gpu_count - 1;
-        strcpy(entries[entry_count].key, line);
-        strcpy(entries[entry_count++].value, value + 1);
+        stub_add(gpu_count - 1, line, value + 1);
     }
     fclose(file);
+    forget_instances();
     return SUCCESS;
 }
 
+/* For tests in the same process: what happens to the hardware. */
+void stub_add(int gpu, const char *key, const char *value)
+{
+    Entry *entry = &entries[entry_count++];
+
+    if (entry_count > MAXIMUM_ENTRIES || strlen(key) >= sizeof entry->key || strlen(value) >= sizeof entry->value)
+        abort();
+    entry->gpu = gpu;
+    entry->seen = 0;
+    strcpy(entry->key, key);
+    strcpy(entry->value, value);
+}
+
+void stub_remove(int gpu, const char *key)
+{
+    int kept = 0;
+
+    for (int i = 0; i < entry_count; i++)
+        if (entries[i].gpu != gpu || strcmp(entries[i].key, key) != 0)
+            entries[kept++] = entries[i];
+    entry_count = kept;
+}
+
+/* `error.<function> <code>` for every call, `error.<function> <code>@<n>` for the n-th from 0 alone. */
 static int stated_error(int gpu, const char *function)
 {
     char key[64];
-    const char *code;
 
     snprintf(key, sizeof key, "error.%s", function);
-    code = find(gpu, key);
-    while (code && atoi(code) == HANG)
-        pause();
-    return code ? atoi(code) : SUCCESS;
+    for (int i = 0; i < entry_count; i++) {
+        const char *when;
+        int code;
+        if (entries[i].gpu != gpu || strcmp(entries[i].key, key) != 0)
+            continue;
+        when = strchr(entries[i].value, '@');
+        code = atoi(entries[i].value);
+        if (when && entries[i].seen++ != atoi(when + 1))
+            continue;
+        while (code == HANG)
+            pause();
+        return code;
+    }
+    return SUCCESS;
 }
 
-static int enter(int gpu, const char *function)
+int enter(int gpu, const char *function)
 {
     int code;
 
@@ -154,12 +167,12 @@ static int enter(int gpu, const char *function)
     return code;
 }
 
-static int index_of(const void *handle)
+int index_of(const void *handle)
 {
     return (int)((const char *)handle - handles);
 }
 
-static int text(int gpu, const char *function, const char *key, char *target, unsigned int length)
+int text(int gpu, const char *function, const char *key, char *target, unsigned int length)
 {
     int code = enter(gpu, function);
     const char *value = find(gpu, key);
@@ -174,7 +187,7 @@ static int text(int gpu, const char *function, const char *key, char *target, un
     return SUCCESS;
 }
 
-static int number(int gpu, const char *function, const char *key, unsigned int *target)
+int number(int gpu, const char *function, const char *key, unsigned int *target)
 {
     char digits[32];
     int code = text(gpu, function, key, digits, sizeof digits);
@@ -261,8 +274,22 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle)
 
 /* --- one GPU */
 
+void *handle_of(int gpu)
+{
+    return handles + gpu;
+}
+
 int nvmlDeviceGetUUID(void *handle, char *uuid, unsigned int length)
 {
+    int gpu;
+    const char *mig = mig_uuid(handle, &gpu);
+
+    if (mig) {
+        int code = enter(gpu, __func__);
+        if (code == SUCCESS)
+            snprintf(uuid, length, "%s", mig);
+        return code;
+    }
     return text(index_of(handle), __func__, "uuid", uuid, length);
 }
 
@@ -313,19 +340,27 @@ int nvmlDeviceGetMemoryInfo(void *handle, Memory *memory)
     return code;
 }
 
+int nvmlDeviceGetMemoryInfo_v2(void *handle, MemoryV2 *memory)
+{
+    char bytes[32];
+    const char *used = find(index_of(handle), "used");
+    int code = text(index_of(handle), __func__, "memory", bytes, sizeof bytes);
+
+    if (code != SUCCESS)
+        return code;
+    if (memory->version != (sizeof *memory | 2U << 24))
+        return ARGUMENT_VERSION_MISMATCH;
+    memory->total = strtoull(bytes, NULL, 10);
+    memory->reserved = memory->total / 256;
+    memory->used = used ? strtoull(used, NULL, 10) : 0;
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
 int nvmlDeviceGetPciInfo_v3(void *handle, PciInfo *pci)
 {
     memset(pci, 0, sizeof *pci);
     return text(index_of(handle), __func__, "bus", pci->busId, sizeof pci->busId);
-}
-
-int nvmlDeviceGetMigMode(void *handle, unsigned int *current, unsigned int *pending)
-{
-    int code = number(index_of(handle), __func__, "mig", current);
-
-    if (code == SUCCESS)
-        *pending = *current;
-    return code;
 }
 
 /* The end of a link: `switch` or a bus id; NULL with a code where there is none. */
@@ -392,53 +427,5 @@ int nvmlDeviceGetGpuFabricInfoV(void *handle, FabricInfoV2 *info)
     info->cliqueId = (unsigned int)strtoul(value + 32, NULL, 10);
     info->state = FABRIC_COMPLETED;
     info->status = SUCCESS;
-    return SUCCESS;
-}
-
-/* `profile.<enum> <id> <slices> <instances> <multiprocessors> <copy> <decoder> <encoder> <jpeg> <ofa> <MiB> <name>` */
-int nvmlDeviceGetGpuInstanceProfileInfoV(void *handle, unsigned int profile, ProfileInfoV2 *info)
-{
-    char key[32];
-    char value[128];
-    char name[64];
-    int code;
-
-    snprintf(key, sizeof key, "profile.%u", profile);
-    code = text(index_of(handle), __func__, key, value, sizeof value);
-    if (code != SUCCESS)
-        return code;
-    if (info->version != (sizeof *info | 2U << 24))
-        return ARGUMENT_VERSION_MISMATCH;
-    if (sscanf(value, "%u %u %u %u %u %u %u %u %u %llu %63s", &info->id, &info->sliceCount, &info->instanceCount,
-               &info->multiprocessorCount, &info->copyEngineCount, &info->decoderCount, &info->encoderCount,
-               &info->jpegCount, &info->ofaCount, &info->memorySizeMB, name) != 11)
-        return UNKNOWN;
-    snprintf(info->name, sizeof info->name, "MIG %s", name);
-    return SUCCESS;
-}
-
-/* `placements.<id> <start>:<size> …` */
-int nvmlDeviceGetGpuInstancePossiblePlacements_v2(void *handle, unsigned int id, Placement *places, unsigned int *count)
-{
-    char key[32];
-    char value[128];
-    unsigned int found = 0;
-    int code;
-
-    snprintf(key, sizeof key, "placements.%u", id);
-    code = text(index_of(handle), __func__, key, value, sizeof value);
-    if (code != SUCCESS)
-        return code;
-    for (char *place = strtok(value, " "); place; place = strtok(NULL, " ")) {
-        Placement read;
-        if (sscanf(place, "%u:%u", &read.start, &read.size) != 2)
-            return UNKNOWN;
-        if (places && found == *count)
-            return INSUFFICIENT_SIZE;
-        if (places)
-            places[found] = read;
-        found++;
-    }
-    *count = found;
     return SUCCESS;
 }

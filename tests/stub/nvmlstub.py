@@ -11,7 +11,7 @@ from tests.unit.hardware.fake_nvml import _CORES, _long_bus_id
 from tangram.hardware.nvml import _ARCHITECTURES, _BRANDS
 from tangram.model.gpu import Gpu, Machine
 
-SOURCE = Path(__file__).with_name("libnvidia-ml.c")
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 LIBRARY_DIRECTORY = Path("usr/lib64")
 COMPILER = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
 NO_COMPILER = "no C compiler (cc, gcc or clang) to build the stub of libnvidia-ml.so.1 with"
@@ -27,7 +27,7 @@ def build(target: Path, *, without: tuple[str, ...] = ()) -> Path:
     absent = [f"-D{function}=absent_{function}" for function in without]
     warnings = ["-std=gnu11", "-Wall", "-Wextra", "-Werror"]
     linking = ["-shared", "-fPIC", "-Wl,-soname,libnvidia-ml.so.1"]
-    command = [COMPILER, *warnings, *absent, *linking, "-o", str(target), str(SOURCE), "-ldl"]
+    command = [COMPILER, *warnings, *absent, *linking, "-o", str(target), *map(str, SOURCES), "-ldl"]
     subprocess.run(command, check=True, timeout=120)
     return target
 
