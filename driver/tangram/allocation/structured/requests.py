@@ -250,7 +250,7 @@ class Compiler:
             for position in self._view.by_pool.get(pool.id, ()):
                 verdict = self._verdict(matches, position)
                 if verdict is not None and verdict.fatal:
-                    raise FatalError(verdict.text)
+                    raise FatalError(f"{where}: {verdict.text}")
                 if verdict is not None or unmet(wanted, self._view.device(position)):
                     continue
                 if self._big_enough(
