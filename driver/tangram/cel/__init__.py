@@ -7,7 +7,7 @@ is in docs/differences.md.
 
 from tangram.cel.device import CelDevice, by_domain
 from tangram.cel.environment import Environment
-from tangram.cel.program import Program, compile_expression, validate_expression
+from tangram.cel.program import Program, compile_expression, compiled, validate_expression
 from tangram.cel.references import Reference
 
 __all__ = [
@@ -17,5 +17,6 @@ __all__ = [
     "Reference",
     "by_domain",
     "compile_expression",
+    "compiled",
     "validate_expression",
 ]

@@ -1,7 +1,8 @@
 """Compiled expressions, and the cache of them."""
 
+from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import NamedTuple
 
 from tangram.base.errors import CelBudgetError, CelCompileError, CelRuntimeError
@@ -20,8 +21,10 @@ from tangram.model.semver import SemVer
 BUDGET = MAXIMUM_COST
 """What one evaluation may cost (`CELSelectorExpressionMaxCost` of resource/v1), in CEL's units."""
 
-_REMEMBERED = 1024
+_REMEMBERED = 256
 """Answers kept per program: devices differ in few of the parts that a selector reads."""
+_REMEMBERED_NODES = 100_000
+"""Nodes of the programs that are kept, of which each takes less than 1 KB."""
 
 
 class Answer(NamedTuple):
@@ -155,7 +158,43 @@ def _frozen(value: object) -> Hashable:
     return (type(value), value)
 
 
-@lru_cache(maxsize=256)
+class _Programs:
+    """Those used last, and what is wrong with texts that are none."""
+
+    def __init__(self, nodes: int) -> None:
+        self._nodes_left = nodes
+        self._known: OrderedDict[tuple[str, Environment | None], Program | CelCompileError] = OrderedDict()
+
+    def get(self, text: str, environment: Environment | None) -> Program | CelCompileError:
+        key = (text, environment)
+        found = self._known.get(key)
+        if found is not None:
+            self._known.move_to_end(key)
+            return found
+        try:
+            found = Program(text, environment)
+        except CelCompileError as error:
+            found = error.with_traceback(None)
+        self._known[key] = found
+        self._nodes_left -= _size(text, found)
+        while self._nodes_left < 0 and len(self._known) > 1:
+            (old, _), gone = self._known.popitem(last=False)
+            self._nodes_left += _size(old, gone)
+        return found
+
+
+def _size(text: str, found: Program | CelCompileError) -> int:
+    return 8 + (found.size if isinstance(found, Program) else len(text) // 100)
+
+
+_programs = _Programs(_REMEMBERED_NODES)
+
+
+def compiled(text: str, environment: Environment | None = None) -> Program | CelCompileError:
+    """As `compile_expression`, but gives the error."""
+    return _programs.get(text, environment)
+
+
 def compile_expression(text: str, environment: Environment | None = None) -> Program:
     """The program of a CEL selector of a device class, claim or template.
 
@@ -163,7 +202,10 @@ def compile_expression(text: str, environment: Environment | None = None) -> Pro
     with line, column and cause; CelNotSupportedError, which is one, for the few parts of CEL that are not
     evaluated here.
     """
-    return Program(text, environment)
+    found = compiled(text, environment)
+    if isinstance(found, CelCompileError):
+        raise found.with_traceback(None)
+    return found
 
 
 def validate_expression(text: str, environment: Environment | None = None) -> Program:

@@ -4,11 +4,9 @@ Answers of selectors are remembered: they depend on the device and the text alon
 cluster.
 """
 
-import itertools
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from fractions import Fraction
-from functools import lru_cache
 from typing import NamedTuple
 
 from tangram import DRIVER_NAME
@@ -19,7 +17,7 @@ from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
-from tangram.cel import CelDevice, Environment, Program, Reference, compile_expression
+from tangram.cel import CelDevice, Program, Reference, compiled
 from tangram.cel.work import COMPILING, REFUSING
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
@@ -31,7 +29,7 @@ _MAXIMUM_VALUES = 4
 
 
 Bill = tuple[tuple[int, int], ...]
-"""Answers of selectors, each by a number that tells it from others, and the work that they take."""
+"""Answers of selectors, each by a hash that tells it from others, and the work that they take."""
 
 
 class Verdict(NamedTuple):
@@ -125,9 +123,9 @@ class Matches:
             return Verdict(Code.FEATURE, "has binding conditions, which are not honoured")
         if self.terms.controller and (refused := _not_ours(device)):
             return refused
-        bill: list[tuple[Hashable, int]] = []
+        bill: list[tuple[int, int]] = []
         refused = self._selectors(device, bill)
-        self._bills[position] = tuple([(_numbers.of(item), cost) for item, cost in bill])
+        self._bills[position] = tuple(bill)
         if refused:
             return refused
         if place.slice.per_device:
@@ -138,7 +136,7 @@ class Matches:
                 return Verdict(Code.NODE, str(error), fatal=True)
         return None
 
-    def _selectors(self, device: Device, bill: list[tuple[Hashable, int]]) -> Verdict | None:
+    def _selectors(self, device: Device, bill: list[tuple[int, int]]) -> Verdict | None:
         terms, features = self.terms, self._view.features
         seen = device.guarded if terms.controller else device.cel
         for index, text in enumerate(terms.class_selectors):
@@ -146,31 +144,9 @@ class Matches:
             if refused := _ask(text, seen, device, features, bill, owner=owner, index=index):
                 return refused
         for index, text in enumerate(terms.selectors):
-            owner = f"claim {terms.claim}"
-            if refused := _ask(text, device.cel, device, features, bill, owner=owner, index=index):
+            if refused := _ask(text, device.cel, device, features, bill, owner="", index=index):
                 return refused
         return None
-
-
-class _Numbers:
-    """A number for each item, the same for equal ones, whichever view asks; none is ever used again."""
-
-    _REMEMBERED = 100_000
-
-    def __init__(self) -> None:
-        self._known: dict[Hashable, int] = {}
-        self._next = itertools.count()
-
-    def of(self, item: Hashable) -> int:
-        number = self._known.get(item)
-        if number is None:
-            if len(self._known) >= self._REMEMBERED:
-                self._known.clear()
-            number = self._known[item] = next(self._next)
-        return number
-
-
-_numbers = _Numbers()
 
 
 def _places(pools: tuple[Pool, ...], features: Features) -> list[Place]:
@@ -202,15 +178,17 @@ def _ask(
     seen: CelDevice,
     device: Device,
     features: Features,
-    bill: list[tuple[Hashable, int]],
+    bill: list[tuple[int, int]],
     *,
     owner: str,
     index: int,
 ) -> Verdict | None:
     code = Code.CLASS if owner.startswith("class ") else Code.SELECTOR
-    where = f"{owner}: selector #{index}"
-    program = _compiled(text, features.environment)
-    bill.append((text, COMPILING * program.size if isinstance(program, Program) else REFUSING * len(text)))
+    where = f"{owner}: selector #{index}" if owner else f"selector #{index}"
+    program = compiled(text, features.environment)
+    bill.append(
+        (hash(text), COMPILING * program.size if isinstance(program, Program) else REFUSING * len(text))
+    )
     if isinstance(program, CelError):
         return Verdict(code, f"{where}: CEL compile error: {program}", fatal=True)
     if device.has_lists and not features.reads_137 and not features.on(Gate.LIST_TYPE_ATTRIBUTES):
@@ -220,7 +198,7 @@ def _ask(
     if features.is_basic and seen.allow_multiple_allocations:
         seen = replace(seen, allow_multiple_allocations=False)
     parts, answer = program.answer(seen)
-    bill.append(((program, parts), answer.work))
+    bill.append((hash((text, parts)), answer.work))
     if isinstance(answer.result, CelRuntimeError):
         return Verdict(code, f"{where} on device {device.id}: CEL runtime error: {answer.result}", fatal=True)
     if answer.result:
@@ -238,23 +216,15 @@ def carries_guard(class_selectors: Iterable[str]) -> bool:
 
 def reads(text: str) -> frozenset[Reference] | None:
     """The parts of a device that a selector's result depends on; None if it is not valid."""
-    program = _compiled(text)
+    program = compiled(text)
     return None if isinstance(program, CelError) else program.references()
 
 
 def _is_guard(text: str) -> bool:
-    program = _compiled(text)
+    program = compiled(text)
     if isinstance(program, CelError):
         return DRIVER_NAME in text and "allocator" in text
     return any((part.domain, part.id) == (DRIVER_NAME, "allocator") for part in program.references())
-
-
-@lru_cache(maxsize=1024)
-def _compiled(text: str, environment: Environment | None = None) -> Program | CelError:
-    try:
-        return compile_expression(text, environment)
-    except CelError as error:
-        return error.with_traceback(None)
 
 
 def _found(program: Program, seen: CelDevice) -> str:
