@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tangram import DRIVER_NAME
+from tangram.allocation import NodeRefusal, Reasons, summarize
 from tangram.allocation.exclusion import prepare_excluding
 from tangram.allocation.structured import (
     Allocated,
@@ -18,6 +19,7 @@ from tangram.allocation.structured import (
     Refusal,
     Slice,
     decide,
+    offer,
     prepare_slice,
     selects,
 )
@@ -27,6 +29,7 @@ from tangram.controller.nodefit import refusal
 from tangram.kube.objects import AllocationResult, Pod, ResourceClaim, ResourceSlice
 
 _SHOWN_NODES = 3
+_CANNOT_RUN = "the pod cannot run "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,11 +96,25 @@ class Placer:
         best = max(fitting, key=lambda outcome: outcome.score or (), default=None)  # the first of equals
         if best is None:
             by_node = {outcome.node: outcome.reasons.refusals for outcome in outcomes}
-            yield from _refused(group, where, _reasons(outcomes, refused), refusals=by_node)
+            reasons = _reasons(outcomes, refused)
+            if len(nodes) > 1:
+                reasons = [self._in_one_line(group, outcomes, refused), *reasons]
+            yield from _refused(group, where, reasons, refusals=by_node)
             return
         assert best.allocations is not None
         for claim, allocation in zip(group.claims, best.allocations, strict=True):
             yield Answer(claim=_name(claim), node=best.node, allocation=self._give(claim, allocation))
+
+    def _in_one_line(self, group: Group, outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> str:
+        """As the controller's event says it."""
+        nodes = [NodeRefusal(name=item.node, shortage=item.reasons.shortage) for item in outcomes]
+        for name, why in refused.items():
+            facts = self._facts(name)
+            shortage = offer(self._cluster, facts, group.claims, options=self._options)
+            words = why.removeprefix(_CANNOT_RUN)
+            whole = words if words != why else f"on other nodes ({why})"
+            nodes.append(NodeRefusal(name=name, shortage=shortage, whole=whole))
+        return summarize(Reasons(nodes=tuple(nodes)))
 
     def _decide(self, group: Group, node: str) -> Outcome:
         return decide(
@@ -131,7 +148,7 @@ class Placer:
             return "" if pod.spec.node_name == node else f"the pod is on node {pod.spec.node_name}"
         given = self._problem.nodes.get(node)
         why = refusal(pod, given.record) if given else ""
-        return f"the pod cannot run {why}" if why else ""
+        return f"{_CANNOT_RUN}{why}" if why else ""
 
 
 def _prepare(item: ResourceSlice) -> Slice:

@@ -23,6 +23,8 @@ from tangram.playground.objects import Object
 from tangram.testing.apiserver import FakeApiServer
 
 # Paths of sockets hold 107 bytes, of which the plugin's own part takes about 60.
+_TYPES = {"": "gpu", "mig.": "mig", "mps.": "mps", "timeslice.": "timeslice"}
+"""Beginning of a class's name → the type of its devices."""
 _LONGEST_TEMPORARY_DIRECTORY = 24
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 30.0
@@ -56,7 +58,8 @@ class Cluster:
         """Until cancelled. TangramError if one of our processes ends; all that it started is ended."""
         self.server.kubeconfig(self.kubeconfig)
         self.server.serve_logs(self._log)
-        self.server.create(DEVICE_CLASSES, gpu_class())
+        for item in device_classes():
+            self.server.create(DEVICE_CLASSES, item)
         for name, machine in self.nodes.items():
             self.server.create(NODES, _node(name))
             # A user's own file is read again where it is: editing it plugs and unplugs GPUs.
@@ -197,18 +200,22 @@ async def running_cluster(machines: Sequence[str]) -> AsyncIterator[Cluster]:
                     running.cancel()
 
 
-def gpu_class() -> Object:
-    """The DeviceClass of whole GPUs, as the chart has it: guarded, so that only Tangram allocates them."""
+def device_classes() -> list[Object]:
+    """The DeviceClasses as the chart has them: guarded, so that only Tangram allocates their devices."""
+    return [_class(f"{prefix}{DRIVER_NAME}", type_) for prefix, type_ in _TYPES.items()]
+
+
+def _class(name: str, type_: str) -> Object:
     attributes = f'device.attributes["{DRIVER_NAME}"]'
     lines = (
         f'device.driver == "{DRIVER_NAME}" &&',
         f"has({attributes}.allocator) &&",
         f'{attributes}.allocator == "scheduler" &&',
-        f'{attributes}.type == "gpu" &&',
+        f'{attributes}.type == "{type_}" &&',
         f"{attributes}.healthy",
     )
     selectors = [{"cel": {"expression": "\n".join(lines)}}]
-    return {"metadata": {"name": DRIVER_NAME}, "spec": {"selectors": selectors}}
+    return {"metadata": {"name": name}, "spec": {"selectors": selectors}}
 
 
 def _node(name: str) -> Object:

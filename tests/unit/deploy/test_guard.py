@@ -26,7 +26,10 @@ def _expressions(device_class: dict[str, Any]) -> list[str]:
 
 def test_every_class_carries_the_guard(any_variant: Rendered) -> None:
     classes = any_variant.all("DeviceClass")
-    assert [device_class["metadata"]["name"] for device_class in classes] == [DRIVER_NAME]
+    assert {device_class["metadata"]["name"] for device_class in classes} == {
+        DRIVER_NAME,
+        *(f"{type_}.{DRIVER_NAME}" for type_ in ("mig", "mps", "timeslice")),
+    }
     for device_class in classes:
         (expression,) = _expressions(device_class)
         terms = [term.strip() for term in expression.split("&&")]

@@ -7,15 +7,14 @@ import pytest
 from tests.unit.deploy.conftest import rendering
 
 from tangram.cli.main import main
-from tangram.playground.cluster import gpu_class
+from tangram.playground.cluster import device_classes
 
 ROOT = Path(__file__).parents[3]
 
 
-def test_its_device_class_is_that_of_the_chart() -> None:
-    made = gpu_class()
-    shipped = rendering("default").one("DeviceClass", made["metadata"]["name"])
-    assert made["spec"] == shipped["spec"]
+def test_its_device_classes_are_those_of_the_chart() -> None:
+    shipped = {item["metadata"]["name"]: item["spec"] for item in rendering("default").all("DeviceClass")}
+    assert {item["metadata"]["name"]: item["spec"] for item in device_classes()} == shipped
 
 
 def test_documented_options_are_options(capsys: pytest.CaptureFixture[str]) -> None:
