@@ -1,8 +1,8 @@
 """Which devices a request can never have, whatever is free: not selected, too small, tainted, feature off.
 
 One judge per decision: it remembers its answers, and bounds what selectors may cost. A claim is written by
-anybody, and one loop decides for all. The cost is counted in CEL's units, without regard to what caches know:
-the same decision always ends at the same place.
+anybody, and one loop decides for all. It is counted as work (`tangram.cel.work`), without regard to what
+caches know: the same decision always ends at the same place.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from tangram.allocation.structured.capacity import Demand, demand
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
-from tangram.allocation.structured.parameters import unmet
+from tangram.allocation.structured.parameters import requested, unmet
 from tangram.allocation.structured.requests import Alternative
 from tangram.allocation.structured.view import Bill, Matches, Verdict, View
 from tangram.model.kubernetes import DeviceTaint, DeviceToleration
@@ -84,7 +84,9 @@ class Judge:
         known = self._demands.get(key)
         if known is None:
             device = self.view.device(position)
-            known = self._demands[key] = demand(device, alternative.capacity, self._features)
+            known = self._demands[key] = demand(
+                device, requested(alternative.capacity, alternative.demand, device), self._features
+            )
         return known
 
     def unfit(self, alternative: Alternative, position: int) -> Refused | None:
@@ -101,7 +103,8 @@ class Judge:
         verdict = self.verdict(alternative.matches, position)
         if verdict is not None:
             if verdict.fatal:
-                raise FatalError(verdict.text)
+                claim = alternative.matches.terms.claim
+                raise FatalError(f"claim {claim}, request {alternative.name}: {verdict.text}")
             return Refused(verdict.code, verdict.text, verdict.short)
         if self._consumable:
             wanted = self.demand(alternative, position)
