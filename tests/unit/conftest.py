@@ -21,6 +21,8 @@ _THOROUGH = (
     "deploy/test_manifests.py",
     "hack/conformance/test_problems.py",
     "hardware/test_nvml_stub.py",
+    "node/test_kind_crashes.py",
+    "node/test_kind_faults.py",
 )
 
 

@@ -113,8 +113,8 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
     simulate_state_dir: Annotated[
         str,
         Meta(
-            description="directory that keeps the state of simulated GPUs over restarts of this process, until"
-            " the next boot, as hardware does; empty: none"
+            description="directory that keeps the state of simulated GPUs over restarts of this process,"
+            " until the next boot, as hardware does; empty: none"
         ),
         MaybeAbsolutePath,
     ] = ""

@@ -1,5 +1,6 @@
 """A node on a directory: claims, simulated GPUs, and a process that can be killed at any file operation."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -13,7 +14,7 @@ import pytest
 
 from tangram import DRIVER_NAME
 from tangram.base.clock import Clock, SystemClock
-from tangram.base.errors import KubeError, NotFoundError, TangramError
+from tangram.base.errors import HardwareError, KubeError, NotFoundError, TangramError
 from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.machines import load_machine
 from tangram.hardware.mps.directory import MpsDirectory
@@ -24,6 +25,7 @@ from tangram.kube.decoding import decode
 from tangram.kube.objects import ResourceClaim
 from tangram.kube.resources import NODES, RESOURCE_CLAIMS, Resource
 from tangram.model.gpu import GpuUuid
+from tangram.model.mig import GpuInstance
 from tangram.node.cdifile import CdiFiles
 from tangram.node.held import Damage, HeldClaim
 from tangram.node.heldstore import HeldStore
@@ -104,11 +106,12 @@ def inventory_of(
 ) -> Inventory:
     """A look at the hardware, without threads."""
     machine = hardware.discover()
-    foreign = {
-        gpu.uuid: found
-        for gpu in machine.gpus
-        if (found := foreign_instances(hardware.gpu_instances(gpu.uuid), uuid=gpu.uuid, claims=claims))
-    }
+    foreign: dict[GpuUuid, tuple[GpuInstance, ...]] = {}
+    for gpu in machine.gpus:
+        with contextlib.suppress(HardwareError):
+            instances = hardware.gpu_instances(gpu.uuid)
+            if found := foreign_instances(instances, uuid=gpu.uuid, claims=claims):
+                foreign[gpu.uuid] = found
     inventory = merge(before, machine, held=frozenset(), policy=policy, foreign=foreign)
     return replace(
         inventory,
@@ -320,14 +323,14 @@ class Killer:
 
     def _wrap(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def wrapped(*args: Any, **kwargs: Any) -> Any:
-            self._tick()
+            self.tick()
             result = call(*args, **kwargs)
-            self._tick()
+            self.tick()
             return result
 
         return wrapped
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         self.steps += 1
         if self.dead or self.steps == self.step:
             self.dead = True

@@ -9,6 +9,7 @@ from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import ComputeModeStep, HeldClaim
 from tangram.node.heldstore import HeldStore
+from tangram.node.steps.hung import refuse_while_hung
 from tangram.node.steps.journal import Journal
 
 _log = get_logger("node")
@@ -41,6 +42,7 @@ class ComputeModes:
         gpu = GpuUuid(step.uuid)
         if held.boot_id != self._boot_id or await self._others(gpu, held):
             return
+        refuse_while_hung(self._workers, gpu)
         try:
             now = await self._workers.compute_mode(gpu)
             if now == step.wanted != step.before:

@@ -12,7 +12,6 @@ from tangram.base.errors import (
     GpuBusyError,
     GpuLostError,
     HardwareError,
-    HardwareTimeoutError,
     NoRoomError,
     NotSupportedError,
 )
@@ -21,6 +20,7 @@ from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
 from tangram.model.mig import GpuInstance, MigPlacement
 from tangram.node.held import HeldClaim, HeldDevice, MigStep
+from tangram.node.steps.hung import refuse_while_hung
 from tangram.node.steps.journal import Journal
 
 _log = get_logger("node")
@@ -76,11 +76,7 @@ class MigInstances:
         if held.boot_id != self._boot_id:
             return
         uuid = GpuUuid(step.uuid)
-        if uuid in self._workers.hung_gpus:
-            raise HardwareTimeoutError(
-                f"GPU {uuid}: a call hangs in the driver, and may still make or destroy an instance",
-                next_step="look at the kernel log for the GPU driver; the node may need a reboot",
-            )
+        refuse_while_hung(self._workers, uuid)
         try:
             there = await self._workers.gpu_instances(uuid)
         except (DriverUnavailableError, GpuLostError, NotSupportedError) as error:
