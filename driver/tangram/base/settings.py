@@ -38,6 +38,11 @@ AbsolutePath = Meta(max_length=1024, pattern=rf"\A/{_PRINTABLE}\Z", extra={"expe
 MaybeAbsolutePath = Meta(
     max_length=1024, pattern=rf"\A(/{_PRINTABLE})?\Z", extra={"expected": "an absolute path, or nothing"}
 )
+MetricsAddress = Meta(
+    description="address that serves /metrics, /healthz and /readyz; empty: none",
+    pattern=rf"\A([!-~]{{0,253}}:{_PORT})?\Z",
+    extra={"expected": "[host]:port with a port up to 65535, or nothing"},
+)
 
 T = TypeVar("T", bound="CommandSettings")
 
@@ -50,14 +55,7 @@ class CommandSettings(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
         Meta(description="kubeconfig file; empty: in-cluster, else $KUBECONFIG, else ~/.kube/config"),
         Text,
     ] = ""
-    metrics_address: Annotated[
-        str,
-        Meta(
-            description="address that serves /metrics, /healthz and /readyz; empty: none",
-            pattern=rf"\A([!-~]{{0,253}}:{_PORT})?\Z",
-            extra={"expected": "[host]:port with a port up to 65535, or nothing"},
-        ),
-    ] = ":9464"
+    metrics_address: Annotated[str, MetricsAddress] = ":9464"
     log_level: Annotated[LogLevel, Meta(description="least severe level that is logged")] = "info"
     log_format: Annotated[
         LogFormat, Meta(description="json for machines, console for people; to standard error")

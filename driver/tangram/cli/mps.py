@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 
+from tangram.base.errors import ConfigurationError
 from tangram.cli.flags import add_settings_flags, print_settings, settings_from
 from tangram.hardware.mps.settings import MpsSettings
 
@@ -34,6 +35,11 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print_settings(loaded)
         return 0
+    if loaded.settings.kubeconfig:
+        raise ConfigurationError(
+            f"kubeconfig has no effect ({loaded.origins['kubeconfig']})",
+            next_step="leave it out: tangram mps run does not use the Kubernetes API",
+        )
     from tangram.base.logs import configure_logging  # noqa: PLC0415 - needed only to run
     from tangram.hardware.mps.keeper import keep  # noqa: PLC0415
     from tangram.hardware.mps.supervisor import mps_root  # noqa: PLC0415

@@ -30,6 +30,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
             "affinity": {"nodeAffinity": {}},
             "tolerations": [],
         },
+        "mps": {"enabled": True, "podAnnotations": {"example.com/a": "b"}},
         "controller": {
             "nodeSelector": {"pool": "system"},
             "tolerations": [{"key": "system", "operator": "Exists"}],
@@ -52,6 +53,10 @@ class Rendered:
     def one(self, kind: str, name: str) -> Manifest:
         (found,) = (manifest for manifest in self.all(kind) if manifest["metadata"]["name"] == name)
         return found
+
+    def mps(self) -> Manifest:
+        """The DaemonSet of the MPS supervisor."""
+        return self.one("DaemonSet", "tangram-mps")
 
     def pod_specs(self) -> dict[str, Any]:
         """`node` and `controller` → pod specification."""

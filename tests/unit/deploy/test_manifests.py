@@ -42,6 +42,8 @@ def test_helm_lint_finds_nothing() -> None:
         ("node.config", "allocator: scheduler"),
         ("controller.replicas", "2"),
         ("controller.unknown", 1),
+        ("mps.enabled", "yes"),
+        ("mps.config", {}),
         ("image.tag", "latest"),
         ("image.digest", "sha256:abc"),
         ("image.pullPolicy", "Sometimes"),
@@ -62,7 +64,7 @@ def test_each_value_is_in_the_schema_and_explained(default_values: dict[str, Any
     said_by_their_name = {"priorityClassName", "resources", "nodeSelector", "affinity", "tolerations"}
     for key in default_values:
         assert key in explained, key
-    for component in ("image", "node"):
+    for component in ("image", "node", "mps"):
         unexplained = set(default_values[component]) - explained - said_by_their_name
         assert not unexplained
 

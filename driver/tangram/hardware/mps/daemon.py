@@ -78,6 +78,10 @@ class Host(Protocol):
         """Sends one command to the daemon. HardwareTimeoutError, HardwareError."""
         ...
 
+    async def protocols(self) -> frozenset[int]:
+        """The versions of the control interface that the program has."""
+        ...
+
     def sweep(self) -> None:
         """Makes the daemon's directories, and empties them of what an earlier one needed."""
         ...
@@ -100,6 +104,7 @@ class GpuDaemon:
         self._limits: MpsShare | None = None
         self._servers: dict[int, MpsDaemon | None] = {}
         self._silent = 0
+        self._protocols: frozenset[int] = frozenset()
         self._was_wanted = False
         self._try_at_s = self._probe_at_s = self._serves_since_s = clock.monotonic_s()
         self._status: MpsStatus | None = None
@@ -184,6 +189,9 @@ class GpuDaemon:
         self._serves_since_s = self._clock.monotonic_s()
         if (wanted := self._wanted()) is not None:
             await self._set_limits(wanted)
+        if not self._protocols:
+            self._protocols = await self._host.protocols()
+            _log.info("mps_protocols_found", gpu=self._uuid, protocols=sorted(self._protocols))
 
     async def _until_it_answers(self, daemon: MpsDaemon) -> None:
         end_s = self._clock.monotonic_s() + START_S

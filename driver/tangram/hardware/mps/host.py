@@ -13,6 +13,7 @@ from tangram.base.clock import Clock, within
 from tangram.base.errors import HardwareError, HardwareTimeoutError
 from tangram.hardware.mps import processes
 from tangram.hardware.mps.directory import read_members, read_status
+from tangram.hardware.mps.features import find_protocols
 from tangram.hardware.mps.processes import DAEMON_ARGUMENTS, MARK_VARIABLE, PIPE_VARIABLE, MpsProcess
 from tangram.hardware.mps.program import MpsProgram
 from tangram.hardware.mps.values import MpsDaemon, MpsMember, MpsStatus, encode
@@ -105,10 +106,18 @@ class MachineHost:
         return next((line.strip()[:_LONGEST_OUTPUT] for line in reversed(lines) if line.strip()), "")
 
     async def ask(self, command: str) -> str:
+        return await self._run((), command)
+
+    async def protocols(self) -> frozenset[int]:
+        return await find_protocols(lambda arguments: self._run(arguments, ""))
+
+    async def _run(self, arguments: tuple[str, ...], command: str) -> str:
+        """What the program prints, run for a moment."""
         program = self._program = self._program or self._look_up()
         try:
             process = await asyncio.create_subprocess_exec(
                 *program.command,
+                *arguments,
                 env=self._environment(program),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
@@ -123,9 +132,10 @@ class MachineHost:
                 f"the MPS daemon did not answer {command!r} within {COMMAND_S:g} s"
             ) from None
         finally:
-            with contextlib.suppress(ProcessLookupError, TimeoutError):
+            with contextlib.suppress(ProcessLookupError):
                 process.kill()
-                await within(process.wait(), seconds=1, clock=self._clock)
+            with contextlib.suppress(TimeoutError):
+                await within(_end(process), seconds=1, clock=self._clock)
 
     def sweep(self) -> None:
         # The pipe directory itself stays: containers that are to meet the next daemon have it mounted.
@@ -183,6 +193,14 @@ async def _exchange(process: asyncio.subprocess.Process, command: str) -> str:
             f"the MPS daemon refused {command!r}: {text.strip()[:_LONGEST_OUTPUT] or f'exit code {code}'}"
         )
     return text
+
+
+async def _end(process: asyncio.subprocess.Process) -> None:
+    """Waits for a process that was killed. What it has printed is read, or its pipe would stay open."""
+    assert process.stdout is not None
+    while await process.stdout.read(MAXIMUM_ANSWER_BYTES):
+        pass
+    await process.wait()
 
 
 def _tail(path: Path, length: int) -> bytes:

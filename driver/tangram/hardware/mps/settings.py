@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tangram.base.settings import AbsolutePath, CommandSettings, MaybeAbsolutePath
+from tangram.base.settings import AbsolutePath, CommandSettings, MaybeAbsolutePath, MetricsAddress
 
 
 class MpsSettings(CommandSettings, frozen=True, kw_only=True):
@@ -25,6 +25,7 @@ class MpsSettings(CommandSettings, frozen=True, kw_only=True):
         Meta(description="where a container of this process sees driverRoot; empty: at the same path"),
         MaybeAbsolutePath,
     ] = ""
+    metrics_address: Annotated[str, MetricsAddress] = ""
     simulated: Annotated[
         bool, Meta(description="run simulated MPS daemons, for simulated GPUs: true or false")
     ] = False
