@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable
 
-from tangram.base.errors import ConfigurationError
 from tangram.cli.flags import add_settings_flags, print_settings, settings_from
 from tangram.hardware.mps.settings import MpsSettings
 
@@ -35,14 +34,9 @@ def _run(arguments: argparse.Namespace) -> int:
     if arguments.print_config:
         print_settings(loaded)
         return 0
-    if loaded.settings.kubeconfig:
-        raise ConfigurationError(
-            f"kubeconfig has no effect ({loaded.origins['kubeconfig']})",
-            next_step="leave it out: tangram mps run does not use the Kubernetes API",
-        )
-    from tangram.base.logs import configure_logging  # noqa: PLC0415 - needed only to run
+    from tangram.base.logs import configure_logging, get_logger  # noqa: PLC0415 - needed only to run
+    from tangram.hardware.mps.directory import mps_root  # noqa: PLC0415
     from tangram.hardware.mps.keeper import keep  # noqa: PLC0415
-    from tangram.hardware.mps.supervisor import mps_root  # noqa: PLC0415
 
     def work(keeper: str, beat: Callable[[], None]) -> int:
         from tangram.base.errors import TangramError  # noqa: PLC0415
@@ -57,4 +51,7 @@ def _run(arguments: argparse.Namespace) -> int:
             return error.exit_code
 
     configure_logging(level=loaded.settings.log_level, log_format=loaded.settings.log_format)
+    # Every command has it.
+    if loaded.settings.kubeconfig:
+        get_logger("mps").warning("setting_without_effect", setting="kubeconfig", why="the API is not used")
     return keep(mps_root(loaded.settings.kubelet_dir), work)

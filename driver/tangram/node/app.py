@@ -20,8 +20,7 @@ from tangram.base.errors import ConfigurationError, InvalidObjectError, TangramE
 from tangram.base.logs import get_logger
 from tangram.base.serving import HttpServer
 from tangram.hardware.backend import Backend
-from tangram.hardware.mps.directory import MpsDirectory
-from tangram.hardware.mps.supervisor import mps_root
+from tangram.hardware.mps.directory import MpsDirectory, mps_root
 from tangram.hardware.workers import Workers
 from tangram.kube.client import Client
 from tangram.kube.events import EventRecorder

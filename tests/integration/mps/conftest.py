@@ -14,10 +14,9 @@ import pytest
 
 from tangram.base.clock import SystemClock
 from tangram.hardware.mps import processes
-from tangram.hardware.mps.directory import MpsDirectory, gpu_directories, read_status
+from tangram.hardware.mps.directory import MpsDirectory, gpu_directories, mps_root, read_status
 from tangram.hardware.mps.processes import MpsProcess
 from tangram.hardware.mps.program import simulated_program
-from tangram.hardware.mps.supervisor import mps_root
 from tangram.hardware.mps.values import MpsShare, MpsStatus, directory_name
 from tangram.model.gpu import GpuUuid
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,6 +229,19 @@ async def test_what_a_daemon_does_wrong_is_told(machine: Machine, fault: str, ca
     assert cause in status.cause
     (machine.directory(GPU) / "simulate").unlink()
     assert (await machine.plugin.ready(GPU, deadline_s=90)).limits == share(1000)
+
+
+async def test_a_simulated_daemon_ends_with_its_directory(machine: Machine) -> None:
+    """Whoever simulates a node removes its directory, and nothing is left of it."""
+    keeper = await machine.supervise()
+    machine.plugin.join(GPU, claim_uid="a", share=share(1000))
+    await machine.plugin.ready(GPU, deadline_s=60)
+    client = await machine.client(GPU, 500)
+    keeper.send_signal(signal.SIGTERM)
+    await keeper.wait()
+    shutil.rmtree(machine.root)
+    assert await client.ends() == 2
+    await until(lambda: not machine.running(GPU))
 
 
 async def test_a_second_supervisor_waits_for_the_first(machine: Machine) -> None:

@@ -22,6 +22,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from tangram import DRIVER_NAME
 from tangram.base.atomicfile import state_error, write_atomically
 from tangram.base.clock import Clock
 from tangram.base.errors import HardwareError, HardwareTimeoutError, StateError
@@ -50,6 +51,11 @@ _CLAIM_UID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _SHM = "/dev/shm"  # noqa: S108 - a mount point, no temporary file
 _MOUNT_OPTIONS = ("rw", "nosuid", "nodev", "noexec", "rbind", "rprivate")
 _NO_SUPERVISOR = "look at the pods of the DaemonSet tangram-mps on this node"
+
+
+def mps_root(kubelet_dir: str) -> Path:
+    """The directory that node plugin and supervisor share."""
+    return Path(kubelet_dir) / "plugins" / DRIVER_NAME / "mps"
 
 
 class MpsDirectory:
@@ -105,6 +111,11 @@ class MpsDirectory:
         if status.daemon is not None and status.daemon.boot_id != self._boot_id:
             return None
         return status
+
+    def statuses(self) -> dict[GpuUuid, MpsStatus]:
+        """GPU → what is said about its daemon, incidents included: for events and health. StateError."""
+        uuids = [status.uuid for each in gpu_directories(self._root) if (status := read_status(each))]
+        return {GpuUuid(uuid): status for uuid in uuids if (status := self.status(GpuUuid(uuid)))}
 
     async def ready(self, gpu: GpuUuid, *, deadline_s: float = READY_DEADLINE_S) -> MpsStatus:
         """Waits until the daemon serves all the GPU's claims: it runs, its limits cover the largest share.

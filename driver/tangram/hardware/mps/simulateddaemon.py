@@ -90,7 +90,7 @@ class Daemon:
             self._log("Start")
             self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
             while not self._ended():
-                for key, _ in self._selector.select(timeout=0.2 if self._quit_at else None):
+                for key, _ in self._selector.select(timeout=0.2 if self._quit_at else 1.0):
                     key.data()
             self._end()
         return 0
@@ -196,6 +196,8 @@ class Daemon:
         connection.socket.close()
 
     def _ended(self) -> bool:
+        if not self._pipe.is_dir():
+            return True  # and with it whoever could ask it to quit
         busy = any(connection.client_pid for connection in self._connections)
         return self._quit_at is not None and (not busy or time.monotonic() >= self._quit_at)
 

@@ -7,13 +7,12 @@ import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tangram import DRIVER_NAME
 from tangram.base.clock import Clock, SystemClock
 from tangram.base.errors import TangramError
 from tangram.base.logs import get_logger
 from tangram.base.serving import HttpServer
 from tangram.hardware.mps.daemon import GpuDaemon
-from tangram.hardware.mps.directory import gpu_directories, read_members, read_status
+from tangram.hardware.mps.directory import gpu_directories, mps_root, read_members, read_status
 from tangram.hardware.mps.host import MachineHost
 from tangram.hardware.mps.processes import read_boot_id
 from tangram.hardware.mps.program import MpsProgram, driver_program, simulated_program
@@ -23,11 +22,6 @@ TICK_S = 1.0
 """How often daemons are looked at when nobody wakes the supervisor."""
 
 _log = get_logger("mps")
-
-
-def mps_root(kubelet_dir: str) -> Path:
-    """The directory that node plugin and supervisor share."""
-    return Path(kubelet_dir) / "plugins" / DRIVER_NAME / "mps"
 
 
 async def run(settings: MpsSettings, *, keeper: str, beat: Callable[[], None]) -> None:

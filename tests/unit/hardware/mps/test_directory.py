@@ -190,6 +190,15 @@ async def test_what_was_written_for_another_time_counts_for_nothing(plugin: Plug
         assert plugin.directory.status(UUID) is None
 
 
+def test_statuses_are_those_of_this_supervisor(plugin: Plugin) -> None:
+    assert plugin.directory.statuses() == {}
+    plugin.directory.join(UUID, claim_uid="a", share=share(100))
+    plugin.tell("failing", cause="x")
+    assert plugin.directory.statuses() == {}
+    with plugin.supervised():
+        assert plugin.directory.statuses()[UUID].cause == "x"
+
+
 async def test_gone_waits_for_the_end_of_the_last_daemon(plugin: Plugin) -> None:
     plugin.directory.join(UUID, claim_uid="a", share=share(100))
     plugin.tell("ready", share(100))
