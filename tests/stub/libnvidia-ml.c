@@ -383,8 +383,10 @@ int nvmlDeviceGetNvLinkState(void *handle, unsigned int link, unsigned int *acti
     int code;
     const char *end = link_end(handle, __func__, link, &code);
 
-    if (code == SUCCESS)
-        *active = end != NULL;
+    if (code == SUCCESS) {
+        const char *down = find(index_of(handle), "down");
+        *active = end != NULL && (!down || (int)link >= atoi(down));
+    }
     return code;
 }
 

@@ -78,6 +78,11 @@ def _gpu(gpu: Gpu) -> list[str]:
         "memory": gpu.memory_bytes,
         "bus": gpu.pci_bus_id and _long_bus_id(gpu.pci_bus_id).decode(),
         "mig": {"enabled": 1, "disabled": 0}.get(gpu.mig_mode),
+        "ecc": 0,
+        "remap": "0 0 0 0",
+        "retired": 0,
+        "recovery": 0,
+        "clocks": 1,
     }
     if gpu.fabric_clique is not None:
         cluster, _, clique = gpu.fabric_clique.rpartition(".")

@@ -1,8 +1,10 @@
 """The one protocol behind which GPUs stand: real (NVML) or simulated."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
+from tangram.hardware.health import GpuConditions, XidEvent
 from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.mig import ComputeInstance, GpuInstance, MigPlacement
 
@@ -128,6 +130,21 @@ class Backend(Protocol):
 
     def processes(self, uuid: GpuUuid) -> tuple[GpuProcess, ...]:
         """Who computes on the GPU or one of its instances now, by pid."""
+        ...
+
+    def health(self, uuid: GpuUuid) -> GpuConditions:
+        """How well the GPU says it is."""
+        ...
+
+    def watch(self, uuids: Collection[GpuUuid]) -> frozenset[GpuUuid]:
+        """Begins to listen for XID errors of these GPUs, and of no others; those that tell none.
+
+        `watch` and `next_event` are for one caller, one after the other.
+        """
+        ...
+
+    def next_event(self, *, timeout_s: float) -> XidEvent | None:
+        """The next XID error since `watch`; None if none came in that time. HardwareError: listen anew."""
         ...
 
     def used_memory_bytes(self, uuid: GpuUuid) -> int | None:

@@ -4,18 +4,19 @@ import ctypes
 import re
 import stat
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
 import pynvml
 
-from tangram.base.errors import DriverUnavailableError, GpuLostError
+from tangram.base.errors import DriverUnavailableError, GpuLostError, HardwareError
 from tangram.base.logs import get_logger
-from tangram.hardware import capabilities, nvmlmig, nvmluse
+from tangram.hardware import capabilities, nvmlhealth, nvmlmig, nvmluse
 from tangram.hardware.backend import ComputeMode, DeviceNode, GpuProcess, MigModes
+from tangram.hardware.health import GpuConditions, XidEvent
 from tangram.hardware.nvmlcalls import GpuHandle, ask_driver, ask_system, gpu_error, load_library
 from tangram.hardware.pci import PciTree, normalize_bus_id
 from tangram.model.gpu import Gpu, GpuUuid, Machine, MigMode, NvLink
@@ -86,6 +87,8 @@ class NvmlBackend:
         self._lock = threading.Lock()
         self._opened = False
         self._handles: dict[GpuUuid, GpuHandle] = {}
+        self._waiting = threading.Lock()
+        self._events: nvmlhealth.XidSource | None = None
 
     def open(self) -> None:
         with self._lock:
@@ -97,7 +100,9 @@ class NvmlBackend:
 
     def close(self) -> None:
         self._handles = {}
-        with self._lock:
+        # Not under a wait for events, which the library would not survive; that ends by itself.
+        with self._waiting, self._lock:
+            self._events = None
             if self._opened:
                 self._opened = False
                 _shut_down()
@@ -189,6 +194,28 @@ class NvmlBackend:
     def used_memory_bytes(self, uuid: GpuUuid) -> int | None:
         with self._handle(uuid) as handle:
             return nvmluse.used_memory_bytes(handle)
+
+    def health(self, uuid: GpuUuid) -> GpuConditions:
+        with self._handle(uuid) as handle:
+            return nvmlhealth.conditions(handle)
+
+    def watch(self, uuids: Collection[GpuUuid]) -> frozenset[GpuUuid]:
+        if self._events is not None:
+            self._events.close()
+            self._events = None
+        handles: list[GpuHandle] = []
+        for uuid in sorted(uuids):
+            with suppress(GpuLostError):
+                handles.append(_handle_of(uuid))
+        self._events = nvmlhealth.XidSource(handles)
+        monitored = {handle.label for handle in handles} - self._events.unmonitored
+        return frozenset(uuids) - monitored
+
+    def next_event(self, *, timeout_s: float) -> XidEvent | None:
+        with self._waiting:
+            if self._events is None:
+                raise HardwareError("nobody listens for events")
+            return self._events.next(timeout_s=timeout_s)
 
     @contextmanager
     def _handle(self, uuid: GpuUuid) -> Iterator[GpuHandle]:

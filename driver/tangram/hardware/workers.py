@@ -8,13 +8,14 @@ fresh thread, up to a bound. All threads are daemons, so that none keeps the pro
 import asyncio
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Generic, NamedTuple, TypeVar
 
 from tangram.base.clock import Clock
 from tangram.base.errors import HardwareError, HardwareTimeoutError
 from tangram.base.logs import get_logger
 from tangram.hardware.backend import Backend, ComputeMode, DeviceNode, GpuProcess, MigModes
+from tangram.hardware.health import GpuConditions, XidEvent
 from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.mig import ComputeInstance, GpuInstance, MigPlacement
 
@@ -24,12 +25,16 @@ GPU_DEADLINE_S = 10.0
 """Well below the 45 s that kubelet grants a Prepare."""
 SYSTEM_DEADLINE_S = 30.0
 """Without persistence mode the driver takes seconds per GPU to wake it up for the first look."""
+MIG_DEADLINE_S = 20.0
+"""Instances come and go in about a second; on a busy node it was seen to take many."""
 MIG_MODE_DEADLINE_S = 30.0
 """A switch of the MIG mode takes 5 to 10 s on a GPU that is well."""
 MAXIMUM_ABANDONED = 2
 """Hung threads that one GPU (or the system) may cost before its calls are refused at once."""
 _SYSTEM = "system"
 _FILES = "files"
+_EVENTS = "events"
+_NO_GPU = frozenset({_SYSTEM, _FILES, _EVENTS})
 _NEXT_STEP = "look at the kernel log for the GPU driver; the node may need a reboot"
 
 _log = get_logger("hardware")
@@ -70,7 +75,7 @@ class Workers:
     def hung_gpus(self) -> frozenset[GpuUuid]:
         """GPUs with a call that outlived its deadline and has not returned yet: unhealthy."""
         self._forget_returned()
-        return frozenset(GpuUuid(lane) for lane in self._hung if lane not in (_SYSTEM, _FILES))
+        return frozenset(GpuUuid(lane) for lane in self._hung if lane not in _NO_GPU)
 
     @property
     def system_hung(self) -> bool:
@@ -133,6 +138,7 @@ class Workers:
             uuid,
             "create_gpu_instance",
             lambda: self._backend.create_gpu_instance(uuid, profile_id=profile_id, placement=placement),
+            deadline_s=MIG_DEADLINE_S,
         )
 
     async def create_compute_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> ComputeInstance:
@@ -141,6 +147,7 @@ class Workers:
             uuid,
             "create_compute_instance",
             lambda: self._backend.create_compute_instance(uuid, gpu_instance_id=gpu_instance_id),
+            deadline_s=MIG_DEADLINE_S,
         )
 
     async def destroy_compute_instance(
@@ -153,6 +160,7 @@ class Workers:
             lambda: self._backend.destroy_compute_instance(
                 uuid, gpu_instance_id=gpu_instance_id, compute_instance_id=compute_instance_id
             ),
+            deadline_s=MIG_DEADLINE_S,
         )
 
     async def destroy_gpu_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> None:
@@ -161,6 +169,7 @@ class Workers:
             uuid,
             "destroy_gpu_instance",
             lambda: self._backend.destroy_gpu_instance(uuid, gpu_instance_id=gpu_instance_id),
+            deadline_s=MIG_DEADLINE_S,
         )
 
     async def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
@@ -178,6 +187,23 @@ class Workers:
     async def used_memory_bytes(self, uuid: GpuUuid) -> int | None:
         """Memory in use on the GPU (`Backend.used_memory_bytes`)."""
         return await self._run(uuid, "used_memory_bytes", lambda: self._backend.used_memory_bytes(uuid))
+
+    async def health(self, uuid: GpuUuid) -> GpuConditions:
+        """How well the GPU says it is (`Backend.health`)."""
+        return await self._run(uuid, "health", lambda: self._backend.health(uuid))
+
+    async def watch(self, uuids: Collection[GpuUuid]) -> frozenset[GpuUuid]:
+        """Begins to listen for XID errors; the GPUs that tell none (`Backend.watch`)."""
+        return await self._run(_EVENTS, "watch", lambda: self._backend.watch(uuids))
+
+    async def next_event(self, *, timeout_s: float) -> XidEvent | None:
+        """The next XID error (`Backend.next_event`)."""
+        return await self._run(
+            _EVENTS,
+            "next_event",
+            lambda: self._backend.next_event(timeout_s=timeout_s),
+            deadline_s=timeout_s + self._gpu_deadline_s,
+        )
 
     async def close(self) -> None:
         """Lets go of the driver and ends the threads; never raises, and waits for no call that hangs."""

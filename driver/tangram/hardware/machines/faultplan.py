@@ -24,6 +24,9 @@ Call = Literal[
     "set_compute_mode",
     "processes",
     "used_memory_bytes",
+    "health",
+    "watch",
+    "next_event",
 ]
 """The calls of `tangram.hardware.backend.Backend` that can be made to fail."""
 CALLS: tuple[Call, ...] = get_args(Call)

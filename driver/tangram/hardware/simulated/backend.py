@@ -2,14 +2,15 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from tangram.base.errors import DriverUnavailableError, GpuLostError, InvalidObjectError
 from tangram.hardware.backend import ComputeMode, DeviceNode, GpuProcess, MigModes
+from tangram.hardware.health import GpuConditions, XidEvent
 from tangram.hardware.machines import (
     MachineDescription,
     load_machine,
@@ -26,6 +27,7 @@ from tangram.model.gpu import Gpu, GpuUuid, Machine, MigMode
 from tangram.model.mig import ComputeInstance, GpuInstance, MigPlacement
 
 _LOST = "GPU is lost"
+_LOOK_FOR_EVENTS_S = 0.2
 _CONTROL_PATHS = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 _CAPABILITIES_PER_GPU = 135
 _CAPABILITIES_PER_INSTANCE = 9
@@ -87,6 +89,9 @@ class SimulatedBackend:
         self._lock = threading.Lock()
         self._withheld: dict[GpuUuid, dict[str, Any]] = {}
         self._unavailable = ""
+        self._raised = threading.Condition()
+        self._seen: dict[GpuUuid, int] = {}
+        self._unmonitored: set[GpuUuid] = set()
         self.faults = Faults()
         self._description = description
         self._described: dict[GpuUuid, Gpu] = {}
@@ -188,7 +193,66 @@ class SimulatedBackend:
         with self._calling("used_memory_bytes", uuid), self._gpu(uuid) as gpu:
             return gpu.used_memory_bytes()
 
+    def health(self, uuid: GpuUuid) -> GpuConditions:
+        with self._calling("health", uuid):
+            with self._gpu(uuid):
+                pass
+            links = next((len(gpu.nvlinks) for gpu in self._machine().gpus if gpu.uuid == uuid), 0)
+            with self._gpu(uuid) as gpu:
+                return gpu.health(links=links)
+
+    def watch(self, uuids: Collection[GpuUuid]) -> frozenset[GpuUuid]:
+        with self._calling("watch"):
+            self._seen = {}
+            for uuid in frozenset(uuids) - self._unmonitored:
+                with suppress(GpuLostError), self._gpu(uuid) as gpu:
+                    self._seen[uuid] = gpu.state.xids_dropped + len(gpu.state.xids)
+            return frozenset(uuids) - self._seen.keys()
+
+    def next_event(self, *, timeout_s: float) -> XidEvent | None:
+        with self._calling("next_event"):
+            end_s = time.monotonic() + timeout_s
+            with self._raised:
+                while (event := self._unseen()) is None and (left_s := end_s - time.monotonic()) > 0:
+                    self._raised.wait(min(left_s, _LOOK_FOR_EVENTS_S))  # another process may raise one
+            return event
+
+    def _unseen(self) -> XidEvent | None:
+        for uuid, count in self._seen.items():
+            with self._state(uuid) as state:
+                events = state.xids[max(0, count - state.xids_dropped) :]
+            if events:
+                self._seen[uuid] = max(count, state.xids_dropped) + 1
+                return events[0]
+        return None
+
     # --- what happens to the hardware
+
+    def raise_xid(
+        self,
+        uuid: GpuUuid,
+        xid: int,
+        *,
+        gpu_instance_id: int | None = None,
+        compute_instance_id: int | None = None,
+    ) -> None:
+        """The driver reports an XID error, of the GPU or of an instance on it."""
+        event = XidEvent(
+            uuid=uuid, xid=xid, gpu_instance_id=gpu_instance_id, compute_instance_id=compute_instance_id
+        )
+        with self._state(uuid) as state:
+            SimulatedGpu(self._describe(uuid), state).raise_xid(event)
+        with self._raised:
+            self._raised.notify_all()
+
+    def set_conditions(self, uuid: GpuUuid, conditions: GpuConditions, *, nvlinks_down: int = 0) -> None:
+        """The GPU tells this of its health from now on; links that are up follow from the machine."""
+        with self._state(uuid) as state:
+            state.conditions, state.nvlinks_down = conditions, nvlinks_down
+
+    def stop_monitoring(self, *uuids: GpuUuid) -> None:
+        """These GPUs tell no events from the next `watch` on."""
+        self._unmonitored.update(uuids)
 
     def lose(self, *uuids: GpuUuid) -> None:
         """From now on these GPUs do not answer."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import msgspec
 
 from tangram.hardware.backend import ComputeMode, GpuProcess, MigModes
+from tangram.hardware.health import GpuConditions, XidEvent
 from tangram.hardware.refusals import NvmlCode, action_error, no_room
 from tangram.model.gpu import Gpu, MigMode
 from tangram.model.mig import (
@@ -23,6 +24,9 @@ _UUID_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_DNS, "mig.gpu.resource.admin")
 _ENGINES = ("copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines")
 _SWITCHES_WITHOUT_RESET = (9, 0)
 """Compute capability of Hopper: older boards change their MIG mode at a reset, and keep it over reboots."""
+
+
+_MAXIMUM_XIDS = 64
 
 
 class Compute(msgspec.Struct):
@@ -47,7 +51,7 @@ class GpuState(msgspec.Struct, kw_only=True, omit_defaults=True):
 
     `described_mig_mode` is what the machine description said when this began: a change there is a switch by
     somebody else. `created` counts compute instances: every one has a UUID of its own. `minor`: in place of
-    the description's.
+    the description's. `xids` are the last that came, `xids_dropped` counts those before.
     """
 
     described_mig_mode: MigMode
@@ -60,6 +64,10 @@ class GpuState(msgspec.Struct, kw_only=True, omit_defaults=True):
     used_memory_bytes: int = 0
     lost: bool = False
     minor: int | None = None
+    conditions: GpuConditions = GpuConditions()
+    nvlinks_down: int = 0
+    xids: list[XidEvent] = []
+    xids_dropped: int = 0
 
 
 def new_state(mig_mode: MigMode) -> GpuState:
@@ -95,8 +103,12 @@ class SimulatedGpu:
             self._switch(enabled=mig_mode == "enabled")
 
     def reset(self) -> None:
-        """A reset of the GPU, which nobody may use: a pending MIG mode is the current one after it."""
+        """A reset of the GPU, which nobody may use: a pending MIG mode is the current one after it.
+
+        Memory is mended as far as it can be, and nothing is asked for any more.
+        """
         self._require_idle("reset")
+        self.state.conditions = GpuConditions(row_remap_failed=self.state.conditions.row_remap_failed)
         self._switch(enabled=self.state.mig_pending)
 
     def mig_modes(self) -> MigModes:
@@ -187,6 +199,27 @@ class SimulatedGpu:
 
     def used_memory_bytes(self) -> int | None:
         return None if self._gpu.memory_bytes is None else self.state.used_memory_bytes
+
+    def health(self, *, links: int) -> GpuConditions:
+        """What it tells; `links`: as many NVLinks have both their ends up."""
+        told = self.state.conditions
+        return GpuConditions(
+            uncorrectable_ecc_errors=told.uncorrectable_ecc_errors or 0,
+            row_remap_pending=bool(told.row_remap_pending),
+            row_remap_failed=bool(told.row_remap_failed),
+            retired_pages_pending=bool(told.retired_pages_pending),
+            recovery_action=told.recovery_action or "none",
+            active_nvlinks=max(0, links - self.state.nvlinks_down) if self._gpu.nvlinks else None,
+            slowdowns=told.slowdowns,
+        )
+
+    def raise_xid(self, event: XidEvent) -> None:
+        """The driver reports an error."""
+        self.state.xids.append(event)
+        surplus = len(self.state.xids) - _MAXIMUM_XIDS
+        if surplus > 0:
+            del self.state.xids[:surplus]
+            self.state.xids_dropped += surplus
 
     def _fits(self, profile: MigProfile, placement: MigPlacement) -> bool:
         """NVML's rule: memory slices free, and compute slices, instances and engines enough."""
