@@ -37,8 +37,8 @@ _LOCAL_HOST = re.compile(
 # A document of this project; longer paths are other projects'.
 _DOCUMENT = re.compile(r"(?<![\w/.-])(?:docs/)?[\w-]+\.md\b")
 
-# Folders of a developer's machine; files of a project must not know them.
-_PRIVATE_PATH = re.compile(r"(?<![\w.~}-])/(home|root|Users|work|workspace)/\w")
+# Folders of a developer's machine; files of a project must not know them. /home/kubernetes is GKE's.
+_PRIVATE_PATH = re.compile(r"(?<![\w.~}-])/(?!home/kubernetes/)(home|root|Users|work|workspace)/\w")
 
 
 def _ignored() -> list[str]:

@@ -7,6 +7,7 @@ import pytest
 from tangram.base.settings import CommandSettings, Setting, settings_of
 from tangram.cli.flags import default_text
 from tangram.controller.settings import ControllerSettings
+from tangram.hardware.mps.settings import MpsSettings
 from tangram.node.settings import NodeSettings
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "configuration.md"
@@ -24,7 +25,12 @@ def row(setting: Setting) -> str:
 
 
 @pytest.mark.parametrize(
-    ("command", "kind"), [("tangram node run", NodeSettings), ("tangram controller run", ControllerSettings)]
+    ("command", "kind"),
+    [
+        ("tangram node run", NodeSettings),
+        ("tangram controller run", ControllerSettings),
+        ("tangram mps run", MpsSettings),
+    ],
 )
 def test_the_table_lists_exactly_the_settings(command: str, kind: type[CommandSettings]) -> None:
     section = DOCUMENT.read_text().split(f"## `{command}`")[1].split("\n## ")[0]
@@ -32,7 +38,7 @@ def test_the_table_lists_exactly_the_settings(command: str, kind: type[CommandSe
     assert rows == [row(setting) for setting in settings_of(kind)]
 
 
-@pytest.mark.parametrize("kind", [NodeSettings, ControllerSettings])
+@pytest.mark.parametrize("kind", [NodeSettings, ControllerSettings, MpsSettings])
 def test_every_setting_is_described(kind: type[CommandSettings]) -> None:
     for setting in settings_of(kind):
         assert setting.description

@@ -56,7 +56,7 @@ def test_looking_loads_nothing_heavy(words: list[str]) -> None:
     assert finished.stderr == "[]\n"
 
 
-@pytest.mark.parametrize("command", ["node", "controller"])
+@pytest.mark.parametrize("command", ["node", "controller", "mps"])
 def test_printing_settings_loads_no_kubernetes_and_no_grpc(command: str) -> None:
     code = (
         "import sys\nfrom tangram.cli.main import main\n"
@@ -75,7 +75,9 @@ def test_printing_settings_loads_no_kubernetes_and_no_grpc(command: str) -> None
     assert finished.stderr == "[]\n"
 
 
-@pytest.mark.parametrize("words", [[], ["node"], ["node", "run"], ["controller"], ["controller", "run"]])
+@pytest.mark.parametrize(
+    "words", [[], *([name, *run] for name in ("node", "controller", "mps") for run in ([], ["run"]))]
+)
 def test_help_teaches(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         main([*words, "--help"])
