@@ -37,7 +37,7 @@ _LOCAL_HOST = re.compile(
 # A document of this project; longer paths are other projects'.
 _DOCUMENT = re.compile(r"(?<![\w/.-])(?:docs/)?[\w-]+\.md\b")
 
-# Folders of a developer's machine; files of a project must not know them. /home/kubernetes is GKE's.
+# Folders of a developer's machine; files of a project must not know them. GKE's folder for drivers is none.
 _PRIVATE_PATH = re.compile(r"(?<![\w.~}-])/(?!home/kubernetes/)(home|root|Users|work|workspace)/\w")
 
 

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from tangram.hardware.mps.processes import read_boot_id
 from tangram.hardware.mps.program import MpsProgram, driver_program, simulated_program
 from tangram.hardware.mps.settings import MpsSettings
 
+_SHM = Path("/dev/shm")  # noqa: S108 - shared with containers, see the chart
+_ANYBODY = 0o1777
 TICK_S = 1.0
 """How often daemons are looked at when nobody wakes the supervisor."""
 
@@ -26,10 +29,24 @@ _log = get_logger("mps")
 
 async def run(settings: MpsSettings, *, keeper: str, beat: Callable[[], None]) -> None:
     """Until cancelled; daemons go on. `beat` is called at every tick. Raises ConfigurationError."""
+    if not settings.simulated:
+        open_to_all(_SHM)
     root = mps_root(settings.kubelet_dir)
     supervisor = Supervisor(root, program=_program(settings, root), keeper=keeper, beat=beat)
     async with HttpServer(settings.metrics_address, waiting_for=lambda: ()):
         await supervisor.run()
+
+
+def open_to_all(directory: Path) -> None:
+    """Lets clients of any user make their own files there, and only these, as /dev/shm always is.
+
+    What the kubelet makes for a mount is root's alone.
+    """
+    try:
+        if stat.S_IMODE(directory.stat().st_mode) != _ANYBODY:
+            directory.chmod(_ANYBODY)
+    except OSError as error:
+        _log.warning("mps_shared_memory_unusable", path=str(directory), error=error.strerror)
 
 
 def _program(settings: MpsSettings, root: Path) -> Callable[[], MpsProgram]:

@@ -17,6 +17,7 @@ from tangram.hardware.mps import host as host_module
 from tangram.hardware.mps import processes
 from tangram.hardware.mps.host import MachineHost
 from tangram.hardware.mps.program import MpsProgram
+from tangram.hardware.mps.supervisor import open_to_all
 from tangram.hardware.mps.values import MpsDaemon
 
 BOOT = processes.read_boot_id()
@@ -183,6 +184,15 @@ def test_modes_of_the_directories(tmp_path: Path) -> None:
     machine_host(tmp_path / "gpu")
     assert (tmp_path / "gpu" / "pipe").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "gpu" / "log").stat().st_mode & 0o777 == 0o700
+
+
+def test_shared_memory_is_open_to_clients_of_any_user(tmp_path: Path) -> None:
+    directory = tmp_path / "shm"
+    directory.mkdir(mode=0o755)
+    for _ in range(2):
+        open_to_all(directory)
+        assert directory.stat().st_mode & 0o7777 == 0o1777
+    open_to_all(tmp_path / "absent")
 
 
 def test_large_logs_keep_their_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
