@@ -223,22 +223,8 @@ class Preparer:
         async with self._locks.claim(uid):
             if await asyncio.to_thread(self._store.read, uid) is not None:
                 return False
-            if migs := await asyncio.to_thread(self._cdi.migs, uid):
-                await self._destroy(migs)
             await asyncio.to_thread(self._cdi.remove, uid)
             return True
-
-    async def _destroy(self, migs: frozenset[str]) -> None:
-        inventory = self._inventory()
-        if inventory is None:
-            raise DriverUnavailableError(
-                "MIG instances without a claim are destroyed once the GPUs are known",
-                next_step="see the node plugin's log for the GPU driver",
-            )
-        for gpu in inventory.machine.gpus:
-            if gpu.mig_mode == "enabled":
-                async with self._locks.gpus([gpu.uuid]):
-                    await self._transaction.mig.destroy_by_uuid(gpu.uuid, migs)
 
     async def _current(self, uid: str) -> HeldClaim | None:
         """The claim's held state; a damaged file is set aside and counts as none."""

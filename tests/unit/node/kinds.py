@@ -1,6 +1,6 @@
 """Nodes whose claims are of every kind, and what must hold of hardware, files and claims together."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -118,7 +118,7 @@ def hardware_of(node: Node) -> dict[str, Any]:
 
 
 def expected_hardware(
-    node: Node, claims: Sequence[HeldClaim], *, foreign: dict[str, list[Any]] | None = None
+    node: Node, claims: Sequence[HeldClaim], *, foreign: Mapping[GpuUuid, list[Any]] | None = None
 ) -> dict[str, Any]:
     """What the hardware must be like with exactly these claims prepared."""
     instances: dict[str, list[Any]] = {gpu.uuid: [] for gpu in node.hardware.discover().gpus}
@@ -146,7 +146,7 @@ def expected_hardware(
 
 
 def assert_consistent(
-    node: Node, label: object = "", *, foreign: dict[str, list[Any]] | None = None
+    node: Node, label: object = "", *, foreign: Mapping[GpuUuid, list[Any]] | None = None
 ) -> list[HeldClaim]:
     """Hardware = held files = CDI files, everything whole; returns what is held."""
     contents = node.store.load()

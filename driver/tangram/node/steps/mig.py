@@ -132,7 +132,8 @@ class MigInstances:
     async def adopt(self, held: HeldClaim, mig_uuids: Iterable[str]) -> HeldClaim:
         """The claim with the steps of instances that exist, by their UUIDs: its held file was lost.
 
-        ClaimNotPreparableError if one is not there.
+        One that counts as foreign by now stays so: nothing proves that it is ours. ClaimNotPreparableError if
+        one is not there.
         """
         known = set(mig_uuids)
         steps: list[MigStep] = []
@@ -167,12 +168,6 @@ class MigInstances:
                 )
             )
         return msgspec.structs.replace(held, undo=(*steps, *held.undo))
-
-    async def destroy_by_uuid(self, gpu: GpuUuid, mig_uuids: frozenset[str]) -> None:
-        """Destroys instances of ours whose claim and held file are both gone. Raises HardwareError."""
-        for instance in await self._workers.gpu_instances(gpu):
-            if any(compute.uuid in mig_uuids for compute in instance.compute_instances):
-                await self._destroy(gpu, instance)
 
     async def _destroy(self, uuid: GpuUuid, instance: GpuInstance) -> None:
         deadline_s = self._clock.monotonic_s() + BUSY_FOR_S
