@@ -363,6 +363,11 @@ int nvmlDeviceGetPciInfo_v3(void *handle, PciInfo *pci)
     return text(index_of(handle), __func__, "bus", pci->busId, sizeof pci->busId);
 }
 
+int nvmlDeviceGetVirtualizationMode(void *handle, unsigned int *mode)
+{
+    return number(index_of(handle), __func__, "virtual", mode);
+}
+
 /* The end of a link: `switch` or a bus id; NULL with a code where there is none. */
 static const char *link_end(void *handle, const char *function, unsigned int link, int *code)
 {

@@ -230,7 +230,7 @@ int nvmlDeviceSetMigMode(void *handle, unsigned int mode, int *activation)
 {
     int gpu = index_of(handle);
     int code = number(gpu, __func__, "mig", &(unsigned int){0});
-    const char *capability = find(gpu, "capability");
+    const char *capability = find(gpu, "capability"), *virtual = find(gpu, "virtual");
     Card *card = card_of(gpu);
 
     if (code != SUCCESS)
@@ -241,7 +241,7 @@ int nvmlDeviceSetMigMode(void *handle, unsigned int mode, int *activation)
         return SUCCESS;
     if (in_use(gpu, NULL) || occupied(card))
         *activation = IN_USE;
-    else if (!capability || atoi(capability) < HOPPER)
+    else if (!capability || atoi(capability) < HOPPER || (virtual && atoi(virtual)))
         *activation = 16; /* RESET_REQUIRED */
     else
         card->current = mode;

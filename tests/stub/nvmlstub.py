@@ -78,6 +78,7 @@ def _gpu(gpu: Gpu) -> list[str]:
         "memory": gpu.memory_bytes,
         "bus": gpu.pci_bus_id and _long_bus_id(gpu.pci_bus_id).decode(),
         "mig": {"enabled": 1, "disabled": 0}.get(gpu.mig_mode),
+        "virtual": int(gpu.virtual),
         "ecc": 0,
         "remap": "0 0 0 0",
         "retired": 0,

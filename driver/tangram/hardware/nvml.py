@@ -56,6 +56,9 @@ _BRANDS = {
     pynvml.NVML_BRAND_TITAN_RTX: "TitanRTX",
 }
 """Names as NVIDIA's own DRA driver publishes them, so that selectors carry over."""
+_IN_A_VIRTUAL_MACHINE = frozenset(
+    {pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH, pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU}
+)
 _CORES_PER_MULTIPROCESSOR = {3: 192, 5: 128, 6: 128, 7: 64, 8: 128, 9: 128, 10: 128, 11: 128, 12: 128}
 _CORES_PER_MULTIPROCESSOR_EXCEPTIONS = {(6, 0): 64, (8, 0): 64}
 """By compute capability (CUDA programming guide): NVML counts cores, not multiprocessors."""
@@ -149,7 +152,7 @@ class NvmlBackend:
 
     def set_mig_mode(self, uuid: GpuUuid, *, enabled: bool) -> MigModes:
         try:
-            with self._handle(uuid) as handle:
+            with self._handle(uuid) as handle, nvmluse.naming_holders(handle):
                 nvmlmig.set_mode(handle, enabled=enabled)
         finally:
             self._handles.pop(uuid, None)  # the switch may have reset the GPU
@@ -170,13 +173,13 @@ class NvmlBackend:
     def destroy_compute_instance(
         self, uuid: GpuUuid, *, gpu_instance_id: int, compute_instance_id: int
     ) -> None:
-        with self._handle(uuid) as handle:
+        with self._handle(uuid) as handle, nvmluse.naming_holders(handle):
             nvmlmig.destroy_compute_instance(
                 handle, gpu_instance_id=gpu_instance_id, compute_instance_id=compute_instance_id
             )
 
     def destroy_gpu_instance(self, uuid: GpuUuid, *, gpu_instance_id: int) -> None:
-        with self._handle(uuid) as handle:
+        with self._handle(uuid) as handle, nvmluse.naming_holders(handle):
             nvmlmig.destroy_gpu_instance(handle, gpu_instance_id=gpu_instance_id)
 
     def compute_mode(self, uuid: GpuUuid) -> ComputeMode:
@@ -285,6 +288,7 @@ class NvmlBackend:
             pcie_root=self._pci.pcie_root(bus_id) if bus_id else None,
             numa_node=self._pci.numa_node(bus_id) if bus_id else None,
             mig_mode=mig_mode,
+            virtual=handle.ask(pynvml.nvmlDeviceGetVirtualizationMode, 0) in _IN_A_VIRTUAL_MACHINE,
             mig_profiles=nvmlmig.profiles(handle, memory_bytes=memory_bytes) if able else (),
             nvlinks=_nvlinks(handle, bus_ids),
             fabric_clique=handle.ask(_fabric_clique, None),

@@ -1,10 +1,12 @@
 """Who uses a GPU, and who may: processes, memory in use and compute mode, through NVML."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pynvml
 
-from tangram.base.errors import HardwareError
+from tangram.base.errors import GpuBusyError, HardwareError
 from tangram.hardware.backend import ComputeMode, GpuProcess
 from tangram.hardware.nvmlcalls import GpuHandle, refused
 from tangram.hardware.nvmlmig import mig_devices
@@ -55,6 +57,21 @@ def processes(handle: GpuHandle) -> tuple[GpuProcess, ...]:
         for key in sorted(found, key=lambda key: (key[0], key[1] or 0, key[2] or 0))
         if found[key].gpu_instance_id is not None or key[0] not in placed
     )
+
+
+@contextmanager
+def naming_holders(handle: GpuHandle) -> Iterator[None]:
+    """A GpuBusyError from inside is raised with the processes on the GPU, as far as they can be told."""
+    try:
+        yield
+    except GpuBusyError as error:
+        pids: list[str] = []
+        with suppress(HardwareError):
+            pids = [str(process.pid) for process in processes(handle)]
+        if not pids:
+            raise
+        cause = f"{error.cause}; on this GPU: pid {', '.join(pids)}"
+        raise GpuBusyError(cause, next_step=error.next_step) from error
 
 
 def _running(handle: GpuHandle, device: Any) -> list[GpuProcess]:

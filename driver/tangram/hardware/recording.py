@@ -45,6 +45,7 @@ def record(machine: Machine) -> MachineDescription:
         models=tuple(models.values()),
         gpus=tuple(places),
         mig_tables=tables.own,
+        virtual_machine=any(gpu.virtual for gpu in machine.gpus),
     )
 
 

@@ -34,7 +34,8 @@ class Gpu:
     `memory_bytes` is NVML's total; None where the board has no memory of its own to report (unified memory).
     `index` and `minor` change between boots and are never part of a name. `pci_bus_id` is lower case
     `dddd:bb:dd.f`. `fabric_clique` is `<cluster uuid>.<clique id>` of a multi-node NVLink fabric.
-    `mig_profiles` is what MIG offers here, in whatever mode the GPU is; empty where the driver does not tell.
+    `virtual`: passed to this virtual machine, or a vGPU in it. `mig_profiles` is what MIG offers here, in
+    whatever mode the GPU is; empty where the driver does not tell.
     """
 
     uuid: GpuUuid
@@ -53,6 +54,7 @@ class Gpu:
     nvlinks: tuple[NvLink, ...] = ()
     fabric_clique: str | None = None
     mig_profiles: tuple[MigProfile, ...] = ()
+    virtual: bool = False
 
     @property
     def memory_slices(self) -> int:

@@ -34,8 +34,12 @@ class Offer:
 
 
 def switches_without_reset(gpu: Gpu) -> bool:
-    """Whether MIG mode can be switched on this GPU while it is idle."""
-    return gpu.mig_mode != "unsupported" and gpu.compute_capability >= _SWITCHES_WITHOUT_RESET
+    """Whether MIG mode can be switched on this GPU while it is idle; not in a virtual machine."""
+    return (
+        gpu.mig_mode != "unsupported"
+        and gpu.compute_capability >= _SWITCHES_WITHOUT_RESET
+        and not gpu.virtual
+    )
 
 
 def offers(

@@ -195,6 +195,9 @@ class FakeNvml:
             place.start, place.size = placement.start, placement.size
         count._obj.value = len(profile.placements)
 
+    def _nvmlDeviceGetVirtualizationMode(self, handle: Any, reference: Any) -> None:
+        reference._obj.value = int(self._gpu(handle).virtual)
+
     def _nvmlDeviceGetNvLinkState(self, handle: Any, link: int, reference: Any) -> None:
         links = self._gpu(handle).nvlinks
         if not links:

@@ -87,7 +87,7 @@ def test_nvidias_hook_is_used_where_it_is_installed(tmp_path: Path, place: str) 
     assert hook.env  # else it would inherit the container's
 
 
-def test_without_a_driver_there_is_no_container(tmp_path: Path) -> None:
+def test_p56_without_a_driver_there_is_no_container(tmp_path: Path) -> None:
     with pytest.raises(DriverUnavailableError, match=r"no libcuda\.so\.1 below the driver root"):
         driver_edits(driver_root=tmp_path, ldcache_script=SCRIPT)
 
@@ -154,7 +154,7 @@ def test_no_link_leads_out_of_the_driver_root(
         assert found.is_relative_to(root)
 
 
-def test_directories_are_not_libraries(tmp_path: Path) -> None:
+def test_p60_directories_are_not_libraries(tmp_path: Path) -> None:
     (tmp_path / "usr/lib64/libnvidia-ml.so.1").mkdir(parents=True)
     assert find_library(tmp_path, "libnvidia-ml.so.1") is None
     (tmp_path / "lib64").mkdir()
@@ -247,7 +247,7 @@ def test_nodes_that_exist_are_handed_out(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("missing", ["nvidiactl", "nvidia-uvm", "nvidia0"])
-def test_a_missing_node_is_told_with_its_remedy(tmp_path: Path, missing: str) -> None:
+def test_p56_a_missing_node_is_told_with_its_remedy(tmp_path: Path, missing: str) -> None:
     backend = NvmlBackend(driver_root=Path("/"), device_root=tmp_path)
     for name in ("nvidiactl", "nvidia-uvm", "nvidia0"):
         if name != missing:

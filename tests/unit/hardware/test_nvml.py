@@ -57,7 +57,7 @@ def test_discovers_exactly_what_the_simulated_back_end_does(name: str, tmp_path:
     assert all(gpu.pcie_root for gpu in simulated.gpus)
 
 
-def test_a_fabric_clique_and_unified_memory_survive() -> None:
+def test_p53_a_fabric_clique_and_unified_memory_survive() -> None:
     machine = one_gpu(
         fabric_clique="8a0c1d6e-0f6c-4a1b-9d2e-5c3b7f1e2a90.7",
         memory_bytes=None,
@@ -69,7 +69,7 @@ def test_a_fabric_clique_and_unified_memory_survive() -> None:
 
 
 @pytest.mark.parametrize("code", [*ERROR_CODES, UNKNOWN_CODE])
-def test_a_driver_that_cannot_be_opened_is_a_state(code: int) -> None:
+def test_p55_a_driver_that_cannot_be_opened_is_a_state(code: int) -> None:
     library = FakeNvml(shipped("t4-x4"))
     library.fail_function["nvmlInitWithFlags"] = code
     with installed(library):
@@ -118,7 +118,7 @@ def test_a_failing_shutdown_is_no_error(fake: FakeNvml) -> None:
 
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
-def test_one_lost_gpu_costs_that_gpu_only(fake: FakeNvml, code: int) -> None:
+def test_p49_one_lost_gpu_costs_that_gpu_only(fake: FakeNvml, code: int) -> None:
     fake.fail_gpu[3] = code
     machine = discover(fake)
     assert len(machine.gpus) == 7
@@ -143,6 +143,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "nvmlDeviceGetPciInfo_v3": {"pci_bus_id": None, "pcie_root": None, "numa_node": None},
     "nvmlDeviceGetMigMode": {"mig_mode": "unsupported", "mig_profiles": ()},
     "nvmlDeviceGetGpuInstancePossiblePlacements_v2": {"mig_profiles": ()},
+    "nvmlDeviceGetVirtualizationMode": {"virtual": False},
     "nvmlDeviceGetNvLinkState": {"nvlinks": ()},
     "nvmlDeviceGetGpuFabricInfoV": {"fabric_clique": None},
 }
@@ -150,12 +151,13 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("function", ATTRIBUTES)
 @pytest.mark.parametrize("how", ["NOT_SUPPORTED", "INVALID_ARGUMENT", "missing symbol"])
-def test_what_nvml_refuses_costs_that_attribute(function: str, how: str, tmp_path: Path) -> None:
+def test_p54_what_nvml_refuses_costs_that_attribute(function: str, how: str, tmp_path: Path) -> None:
     whole = shipped("h100-sxm5-80gb-x8")
     whole = replace(
         whole,
         gpus=tuple(
-            replace(gpu, fabric_clique="8a0c1d6e-0f6c-4a1b-9d2e-5c3b7f1e2a90.1") for gpu in whole.gpus
+            replace(gpu, fabric_clique="8a0c1d6e-0f6c-4a1b-9d2e-5c3b7f1e2a90.1", virtual=True)
+            for gpu in whole.gpus
         ),
     )
     library = FakeNvml(whole)
@@ -235,7 +237,7 @@ def test_boards_that_only_display_are_left_out(fake: FakeNvml) -> None:
     assert machine.failures == {}
 
 
-def test_an_integrated_gpu_has_no_bus_id(fake: FakeNvml) -> None:
+def test_p54_an_integrated_gpu_has_no_bus_id(fake: FakeNvml) -> None:
     machine = one_gpu(pci_bus_id="0000:00:00.0", product_name="Orin (nvgpu)")
     assert discover(FakeNvml(machine)).gpus[0].pci_bus_id is None
 
@@ -328,7 +330,7 @@ ONE_ANSWER = [
 
 @settings(max_examples=150)
 @given(data=st.data(), name=st.sampled_from(shipped_machines()))
-def test_any_one_failing_call_costs_one_attribute_or_one_gpu(data: st.DataObject, name: str) -> None:
+def test_p62_any_one_failing_call_costs_one_attribute_or_one_gpu(data: st.DataObject, name: str) -> None:
     whole = shipped(name)
     whole = replace(whole, gpus=tuple(replace(gpu, pcie_root=None, numa_node=None) for gpu in whole.gpus))
     library = FakeNvml(whole)
@@ -361,7 +363,7 @@ def test_any_one_failing_call_costs_one_attribute_or_one_gpu(data: st.DataObject
         st.integers(min_value=0, max_value=400), st.sampled_from([*ERROR_CODES, UNKNOWN_CODE]), max_size=40
     )
 )
-def test_many_failing_calls_raise_hardware_errors_only(failures: dict[int, int]) -> None:
+def test_p62_many_failing_calls_raise_hardware_errors_only(failures: dict[int, int]) -> None:
     library = FakeNvml(shipped("dgx-1v"))
     library.fail_nth = failures
     try:

@@ -273,6 +273,81 @@ def test_p17_the_uuid_is_that_of_the_instance_and_new_at_each_creation(driver: D
     assert all(uuid.startswith("MIG-") for uuid in uuids)
 
 
+def test_p18_busy_says_who_is_on_the_gpu_and_nothing_is_lost(driver: Driver) -> None:
+    instance = create(driver, 9, 0, 4)["value"]
+    driver.value("create_compute_instance", gpu_instance_id=instance)
+    driver.stub("stub_add", "process", f"4711 {2**20} {instance} 0")
+    answer = driver.call("destroy_compute_instance", gpu_instance_id=instance, compute_instance_id=0)
+    assert answer["error"][0] == "GpuBusyError"
+    assert answer["error"][1].endswith("on this GPU: pid 4711")
+    assert len(driver.instances()[0].compute_instances) == 1
+    driver.stub("stub_remove", "process")
+    driver.value("destroy_compute_instance", gpu_instance_id=instance, compute_instance_id=0)
+    # Monitoring may still hold the GPU instance: its compute instance stays gone, a later call completes.
+    driver.stub("stub_add", "error.nvmlGpuInstanceDestroy", f"{pynvml.NVML_ERROR_IN_USE}@0")
+    assert driver.call("destroy_gpu_instance", gpu_instance_id=instance)["error"][0] == "GpuBusyError"
+    assert driver.instances()[0].compute_instances == ()
+    driver.value("destroy_compute_instance", gpu_instance_id=instance, compute_instance_id=0)
+    driver.value("destroy_gpu_instance", gpu_instance_id=instance)
+    assert driver.instances() == ()
+
+
+def test_p19_a_gpu_in_a_virtual_machine_needs_a_reset(drivers: Callable[[str], Driver]) -> None:
+    driver = drivers("h100-sxm5-80gb-x8")
+    driver.stub("stub_remove", "virtual")
+    driver.stub("stub_add", "virtual", "1")
+    machine = msgspec.convert(driver.ask({"call": "discover", "arguments": {}})["value"], Machine)
+    assert [gpu.virtual for gpu in machine.gpus] == [gpu.uuid == driver.gpu.uuid for gpu in machine.gpus]
+    assert driver.value("set_mig_mode", enabled=True) == {"current": False, "pending": True}
+
+
+def test_p28_profiles_are_numbered_by_each_gpu_itself(driver: Driver) -> None:
+    """The same name under another number, as on a board of another kind beside it."""
+    (shipped,) = (profile for profile in driver.gpu.mig_profiles if profile.name == "3g.40gb")
+    driver.stub("stub_remove", f"profile.{shipped.number}")
+    driver.stub("stub_add", f"profile.{shipped.number}", "77 3 2 60 3 3 0 3 0 40448 3g.40gb")
+    driver.stub("stub_add", "placements.77", "0:4 4:4")
+    machine = msgspec.convert(driver.ask({"call": "discover", "arguments": {}})["value"], Machine)
+    found = {
+        gpu.uuid: next(p.profile_id for p in gpu.mig_profiles if p.name == "3g.40gb") for gpu in machine.gpus
+    }
+    assert found.pop(driver.gpu.uuid) == 77
+    assert set(found.values()) == {shipped.profile_id}
+    assert "value" in create(driver, 77, 0, 4)
+
+
+@pytest.mark.parametrize(
+    ("number", "told", "name"),
+    [
+        (15, "1g.10gb+me.all", "1g.10gb+me.all"),
+        (13, "1g.10gb-me", "1g.10gb-me"),
+        (17, "3g.40gb+gfx", "3g.40gb+gfx"),
+        (16, "2g.20gb+odd.thing", "2g.20gb+odd.thing"),
+    ],
+)
+def test_p30_profiles_with_any_suffix_are_told_by_their_names(
+    driver: Driver, number: int, told: str, name: str
+) -> None:
+    driver.stub("stub_add", f"profile.{number}", f"88 1 1 16 1 1 0 1 0 9984 {told}")
+    driver.stub("stub_add", "placements.88", "0:1")
+    machine = msgspec.convert(driver.ask({"call": "discover", "arguments": {}})["value"], Machine)
+    (gpu,) = (gpu for gpu in machine.gpus if gpu.uuid == driver.gpu.uuid)
+    (profile,) = (profile for profile in gpu.mig_profiles if profile.profile_id == 88)
+    assert (profile.name, profile.number) == (name, number)
+
+
+def test_p29_a_driver_that_tells_no_names_has_them_computed(tmp_path: Path) -> None:
+    for board in BOARDS[:2]:
+        library = nvmlstub.build(tmp_path / f"{board}.so", without=("nvmlDeviceGetGpuInstanceProfileInfoV",))
+        driver = Driver(tmp_path / board, library, machine_of(board))
+        driver.begin()
+        machine = msgspec.convert(driver.ask({"call": "discover", "arguments": {}})["value"], Machine)
+        driver.end()
+        assert [gpu.mig_profiles for gpu in machine.gpus] == [
+            gpu.mig_profiles for gpu in machine_of(board).gpus
+        ]
+
+
 def test_p26_no_room_names_what_is_in_the_way(driver: Driver) -> None:
     holder = create(driver, 9, 4, 4)["value"]
     kind, cause = create(driver, 19, 6, 1)["error"]

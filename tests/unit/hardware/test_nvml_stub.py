@@ -136,7 +136,7 @@ def test_a_library_that_cannot_initialize_is_a_state(stub: Stub) -> None:
         (4711, "wait for the driver"),
     ],
 )
-def test_a_driver_that_is_not_there_is_a_state(code: int, next_step: str, stub: Stub) -> None:
+def test_p55_a_driver_that_is_not_there_is_a_state(code: int, next_step: str, stub: Stub) -> None:
     answer = stub.ask(simulated("t4-x4"), errors={None: {"nvmlInitWithFlags": code}})
     assert "machine" not in answer
     assert answer["error"][0] == "DriverUnavailableError"
@@ -144,7 +144,7 @@ def test_a_driver_that_is_not_there_is_a_state(code: int, next_step: str, stub: 
     assert next_step in answer["error"][2]
 
 
-def test_one_lost_gpu_costs_that_gpu_only(stub: Stub) -> None:
+def test_p49_one_lost_gpu_costs_that_gpu_only(stub: Stub) -> None:
     machine = simulated("dgx-1v")
     by_index: dict[int, Gpu] = {gpu.index: gpu for gpu in machine.gpus}
     answer = stub.ask(

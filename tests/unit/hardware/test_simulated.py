@@ -73,7 +73,7 @@ def test_nodes_need_nothing_on_the_host() -> None:
     assert {(node.kind, node.major, node.minor) for node in simulated.control_nodes()} == {("c", 1, 3)}
 
 
-def test_a_lost_gpu_is_reported_and_its_links_are_down() -> None:
+def test_p49_a_lost_gpu_is_reported_and_its_links_are_down() -> None:
     simulated = backend("dgx-1v")
     before = simulated.discover()
     lost = before.gpus[3]
@@ -134,7 +134,7 @@ def test_a_hanging_call_returns_when_released() -> None:
     assert found == [4]
 
 
-def test_states_of_the_file(tmp_path: Path) -> None:
+def test_p61_states_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "machine.yaml"
     file.write_text(yaml.safe_dump(MINIMAL))
     simulated = SimulatedBackend.load(str(file), node_name="node-1")

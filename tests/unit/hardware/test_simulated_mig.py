@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -58,6 +59,12 @@ class TestModes:
             create(gpus, uuid, 9, 0, 4)
         gpus.reset(uuid)
         assert gpus.mig_modes(uuid) == ON
+
+    def test_p19_a_gpu_in_a_virtual_machine_waits_for_a_reset(self) -> None:
+        description = msgspec.structs.replace(load_machine("h100-sxm5-80gb-x8"), virtual_machine=True)
+        gpus = SimulatedBackend(description, node_name="node-1")
+        uuid = first(gpus)
+        assert gpus.set_mig_mode(uuid, enabled=True) == MigModes(current=False, pending=True)
 
     def test_p31_a_gpu_in_use_accepts_the_switch_and_does_not_carry_it_out(self) -> None:
         gpus = backend()

@@ -75,7 +75,8 @@ class GpuPlace(Strict, frozen=True, kw_only=True):
 class MachineDescription(Strict, frozen=True, kw_only=True):
     """A node's GPUs and driver, whose versions are empty where it does not tell.
 
-    `gpus` is in NVML's order of indices. `faults` are the calls that fail, for tests of what happens then.
+    `gpus` is in NVML's order of indices. `virtual_machine`: they are passed to one. `faults` are the calls
+    that fail, for tests of what happens then.
     """
 
     api_version: ApiVersion
@@ -92,6 +93,7 @@ class MachineDescription(Strict, frozen=True, kw_only=True):
     mig_tables: Annotated[dict[Text, MigGeometry], Meta(max_length=MAXIMUM_GPUS)] = msgspec.field(
         default_factory=dict
     )
+    virtual_machine: bool = False
     faults: Annotated[tuple[Fault, ...], Meta(max_length=MAXIMUM_FAULTS)] = ()
 
     def model(self, name: str) -> GpuModel:

@@ -75,6 +75,7 @@ def _gpu(
         pci_bus_id=place.pci_bus_id,
         pcie_root=place.pcie_root,
         numa_node=place.numa_node,
+        virtual=description.virtual_machine,
         mig_mode=mig_mode,
         mig_profiles=offered_profiles(geometry) if geometry else (),
         nvlinks=tuple(

@@ -85,7 +85,7 @@ def rebooted(before: GpuState, gpu: Gpu) -> GpuState:
 
 
 def _needs_reset(gpu: Gpu) -> bool:
-    return gpu.compute_capability < _SWITCHES_WITHOUT_RESET
+    return gpu.compute_capability < _SWITCHES_WITHOUT_RESET or gpu.virtual
 
 
 class SimulatedGpu:
