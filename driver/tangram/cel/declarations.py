@@ -49,7 +49,10 @@ class Overload:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """All overloads of a name. With `dynamic`, one implementation serves them all and checks types itself."""
+    """All overloads of a name. With `dynamic`, one implementation serves them all and checks types itself.
+
+    `walks`: its cost is that of a walk over all that the first argument holds, at any depth.
+    """
 
     name: str
     overloads: tuple[Overload, ...]
@@ -57,6 +60,7 @@ class Function:
     budgeted: bool = False
     cost: Cost | None = None
     estimate: Estimator | None = None
+    walks: bool = False
 
     def joined(self, other: "Function") -> "Function":
         """This function with the overloads of another library added."""
@@ -67,6 +71,7 @@ class Function:
             self.budgeted,
             self.cost or other.cost,
             self.estimate or other.estimate,
+            self.walks or other.walks,
         )
 
 

@@ -54,7 +54,7 @@ def equals(left: Value, right: Value, budget: Budget) -> bool | None:  # noqa: P
         budget.labour(1)
         return None if BROKEN in (left.value, right.value) else equals(left.value, right.value, budget)
     if kind in _OPAQUE:
-        return bool(left == right) if _OPAQUE[kind] is type(right) else None
+        return _opaque_equal(left, right, budget)
     if kind is Timestamp and type(right) is Timestamp:
         return bool(left[:2] == right[:2])
     if kind is Type:
@@ -76,6 +76,14 @@ _OPAQUE: Mapping[type, type] = {
 """Types that only compare with one type, to others with an error."""
 
 
+def _opaque_equal(left: Value, right: Value, budget: Budget) -> bool | None:
+    if _OPAQUE[type(left)] is not type(right):
+        return None
+    if type(left) is SemVer:
+        budget.work += len(left.text) >> 3
+    return bool(left == right)
+
+
 def _numbers_equal(left: int | float, right: int | float) -> bool:
     # cel-go converts the integer to double, which rounds; Python would compare exactly.
     if type(left) is float or type(right) is float:
@@ -86,14 +94,14 @@ def _numbers_equal(left: int | float, right: int | float) -> bool:
 def _lists_equal(left: tuple[Value, ...], right: tuple[Value, ...], budget: Budget) -> bool:
     if len(left) != len(right):
         return False
-    budget.labour(4 * len(left))
+    budget.labour(4 + 8 * len(left))
     return all(equals(a, b, budget) is not False for a, b in zip(left, right, strict=True))
 
 
 def _maps_equal(left: dict[Value, Value], right: dict[Value, Value], budget: Budget) -> bool:
     if len(left) != len(right):
         return False
-    budget.labour(4 * len(left))
+    budget.labour(4 + 8 * len(left))
     for key, value in left.items():
         other = find(right, plain_key(key))
         if other is MISSING or equals(value, other, budget) is False:
@@ -104,7 +112,7 @@ def _maps_equal(left: dict[Value, Value], right: dict[Value, Value], budget: Bud
 def contains(items: Iterable[Value], wanted: Value, budget: Budget) -> bool:
     """True if one of the items equals the wanted value."""
     for item in items:
-        budget.labour(4)
+        budget.labour(8)
         if equals(wanted, item, budget) is True:
             return True
     return False

@@ -56,6 +56,17 @@ def observed(run: Closure, look: Callable[[Evaluation, str], None]) -> Closure:
     return observed
 
 
+def _walked(run: Closure) -> Closure:
+    """What a walk costs is found out by walking, so that its work is counted before."""
+
+    def walked(evaluation: Evaluation) -> Value:
+        value = run(evaluation)
+        evaluation.walk(value)
+        return value
+
+    return walked
+
+
 def attempt(run: Closure, evaluation: Evaluation) -> Value:
     """The value, or FAILED."""
     try:
@@ -82,11 +93,15 @@ def call(
     cost: Cost | None,
     budgeted: bool,
     variadic: bool,
+    walks: bool,
 ) -> Closure:
     """A call. `cost`: what it costs, 1 if None. `budgeted`: the implementation takes the evaluation first.
 
     `variadic`: arguments behind one that fails are not evaluated, and then nothing is charged; else all are.
+    `walks`: the cost is that of a walk over the first argument.
     """
+    if walks:
+        arguments = (_walked(arguments[0]), *arguments[1:])
     if len(arguments) == 1:
         return _call_one(implementation, arguments[0], cost=cost, budgeted=budgeted)
     if len(arguments) == 2 and not variadic:

@@ -225,7 +225,14 @@ class Planner:
         if not closures:
             return _Plan(run=_call_nothing(implementation))
         return _Plan(
-            run=evaluation.call(implementation, closures, cost=cost, budgeted=budgeted, variadic=variadic)
+            run=evaluation.call(
+                implementation,
+                closures,
+                cost=cost,
+                budgeted=budgeted,
+                variadic=variadic,
+                walks=function.walks,
+            )
         )
 
     def _check_pattern(self, node: Node, pattern: Value) -> None:

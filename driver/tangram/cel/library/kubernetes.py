@@ -5,18 +5,17 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 
-from tangram.base.errors import CelRuntimeError
+from tangram.base.errors import CelBudgetError, CelRuntimeError
 from tangram.cel.declarations import Function, flat, function, kubernetes_per_character, method, overload
 from tangram.cel.estimate import flat_estimate, per_character_of
 from tangram.cel.types import BOOL, DOUBLE, INT, QUANTITY, SEMVER, STRING, Type
-from tangram.cel.values import INT_MAXIMUM, INT_MINIMUM, UINT_MAXIMUM, Sum, Value
+from tangram.cel.values import INT_MAXIMUM, INT_MINIMUM, UINT_MAXIMUM, Budget, Sum, Value
 from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
 
 _PARTS = re.compile(r"v?([^.]*)(?:\.([^.]*))?(?:\.(.*))?", re.DOTALL)
 _NUMBER = re.compile(r"(?<![0-9A-Za-z-])[0-9]+(?![0-9A-Za-z-])")
-_MAXIMUM_VERSION = 10_000
-_SHORT_VERSION = 100
+_MAXIMUM_VERSION = 256
 
 
 def _quantity(text: str) -> Fraction:
@@ -32,11 +31,13 @@ def _as_integer(quantity: Fraction) -> int:
     return int(quantity)
 
 
-def semver(text: str, normalize: bool = False) -> SemVer:
+def semver(budget: Budget, text: str, normalize: bool = False) -> SemVer:
     """With `normalize`, `v1.2` is 1.2.0 and `01.2.3` is 1.2.3 (Semver library, version 1)."""
-    return _remembered_semver(text, normalize) if len(text) <= _SHORT_VERSION else _semver(text, normalize)
+    budget.labour(2 * len(text))
+    return _semver(text, normalize)
 
 
+@lru_cache(maxsize=1024)
 def _semver(text: str, normalize: bool) -> SemVer:
     if len(text) > _MAXIMUM_VERSION:
         raise CelRuntimeError(f"the version is longer than {_MAXIMUM_VERSION} characters")
@@ -49,9 +50,6 @@ def _semver(text: str, normalize: bool) -> SemVer:
     ):
         raise CelRuntimeError("a number of the version does not fit 64 bits")
     return version
-
-
-_remembered_semver = lru_cache(maxsize=1024)(_semver)
 
 
 def _normalized(text: str) -> str:
@@ -82,14 +80,29 @@ def _accepts(parse: Callable[..., Value]) -> Callable[..., bool]:
     return check
 
 
+def _accepts_version(budget: Budget, *arguments: Value) -> bool:
+    try:
+        semver(budget, *arguments)
+    except CelBudgetError:
+        raise
+    except CelRuntimeError:
+        return False
+    return True
+
+
 def _order(left: Value, right: Value) -> int:
     return -1 if left < right else int(right < left)
 
 
-def _parsing(name: str, *overloads: tuple[str, tuple[Type, ...], Type, Callable[..., Value]]) -> Function:
+def _parsing(
+    name: str, *overloads: tuple[str, tuple[Type, ...], Type, Callable[..., Value]], budgeted: bool = False
+) -> Function:
     return function(
         name,
-        *(overload(id_, parameters, result, call) for id_, parameters, result, call in overloads),
+        *(
+            overload(id_, parameters, result, call, budgeted=budgeted)
+            for id_, parameters, result, call in overloads
+        ),
         cost=kubernetes_per_character(),
         estimate=per_character_of(0),
     )
@@ -105,10 +118,16 @@ def _nominal(name: str, *overloads: tuple[str, tuple[Type, ...], Type, Callable[
 
 
 def _comparing(name: str, suffix: str, result: Type, call: Callable[[Value, Value], Value]) -> Function:
-    return _nominal(
+    def versions(budget: Budget, left: SemVer, right: SemVer) -> Value:
+        budget.labour((len(left.text) + len(right.text)) >> 3)
+        return call(left, right)
+
+    return function(
         name,
-        (f"quantity_{suffix}", (QUANTITY, QUANTITY), result, call),
-        (f"semver_{suffix}", (SEMVER, SEMVER), result, call),
+        method(f"quantity_{suffix}", (QUANTITY, QUANTITY), result, call),
+        method(f"semver_{suffix}", (SEMVER, SEMVER), result, versions, budgeted=True),
+        cost=flat,
+        estimate=flat_estimate,
     )
 
 
@@ -140,11 +159,13 @@ VERSIONS = (
         "semver",
         ("string_to_semver", (STRING,), SEMVER, semver),
         ("string_bool_to_semver", (STRING, BOOL), SEMVER, semver),
+        budgeted=True,
     ),
     _parsing(
         "isSemver",
-        ("is_semver_string", (STRING,), BOOL, _accepts(semver)),
-        ("is_semver_string_bool", (STRING, BOOL), BOOL, _accepts(semver)),
+        ("is_semver_string", (STRING,), BOOL, _accepts_version),
+        ("is_semver_string_bool", (STRING, BOOL), BOOL, _accepts_version),
+        budgeted=True,
     ),
     _nominal("major", ("semver_major", (SEMVER,), INT, lambda version: _as_int64(version.major))),
     _nominal("minor", ("semver_minor", (SEMVER,), INT, lambda version: _as_int64(version.minor))),

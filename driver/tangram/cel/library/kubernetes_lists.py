@@ -39,14 +39,8 @@ _MAXIMUM_INCLUDES = 48
 """Values of an attribute that is a list (resource/v1)."""
 
 
-def _survey(budget: Budget, items: tuple[Value, ...]) -> None:
-    """The work of going once over a list, and of pricing all that it holds (`index_cost`)."""
-    budget.labour(6 * len(items))
-    budget.walk(items)
-
-
 def _is_sorted(budget: Budget, items: tuple[Value, ...]) -> bool:
-    _survey(budget, items)
+    budget.labour(6 * len(items))
     previous: Value = None
     for index, item in enumerate(items):
         if type(item) not in ORDERED:
@@ -63,7 +57,7 @@ def _is_sorted(budget: Budget, items: tuple[Value, ...]) -> bool:
 
 def _sum(zero: Value) -> Callable[[Budget, Value], Value]:
     def call(budget: Budget, items: tuple[Value, ...]) -> Value:
-        _survey(budget, items)
+        budget.labour(6 * len(items))
         total = zero
         for item in items:
             total = add(budget, total, item)
@@ -74,7 +68,7 @@ def _sum(zero: Value) -> Callable[[Budget, Value], Value]:
 
 def _extreme(name: str, sign: int) -> Callable[[Budget, Value], Value]:
     def call(budget: Budget, items: tuple[Value, ...]) -> Value:
-        _survey(budget, items)
+        budget.labour(6 * len(items))
         if not items:
             raise CelRuntimeError(f"{name} called on empty list")
         best: Value = None
@@ -95,12 +89,12 @@ def _extreme(name: str, sign: int) -> Callable[[Budget, Value], Value]:
 
 
 def _index_of(budget: Budget, items: tuple[Value, ...], wanted: Value) -> int:
-    _survey(budget, items)
+    budget.labour(6 * len(items))
     return next((i for i, item in enumerate(items) if equals(item, wanted, budget) is True), -1)
 
 
 def _last_index_of(budget: Budget, items: tuple[Value, ...], wanted: Value) -> int:
-    _survey(budget, items)
+    budget.labour(6 * len(items))
     backwards = range(len(items) - 1, -1, -1)
     return next((i for i in backwards if equals(items[i], wanted, budget) is True), -1)
 
@@ -109,7 +103,7 @@ def _includes(*, bounded: bool) -> Callable[[Budget, Value, Value], bool]:
     def call(budget: Budget, target: Value, wanted: Value) -> bool:
         if type(target) is not tuple:
             return equals(target, wanted, budget) is True
-        _survey(budget, target)
+        budget.labour(6 * len(target))
         for index, item in enumerate(target):
             if bounded and index >= _MAXIMUM_INCLUDES:
                 raise CelRuntimeError(
@@ -145,6 +139,7 @@ INCLUDES_37 = (
         "includes",
         method("list_includes_dyn_dyn", (DYN, DYN), BOOL, _includes(bounded=False), budgeted=True),
         cost=index_cost,
+        walks=True,
         estimate=_includes_walk,
     ),
 )
@@ -158,6 +153,7 @@ KUBERNETES_LISTS = (
             for n, t in COMPARABLE
         ),
         cost=index_cost,
+        walks=True,
         estimate=walk_estimate,
     ),
     function(
@@ -167,6 +163,7 @@ KUBERNETES_LISTS = (
             for n, t, zero in _SUMMABLE
         ),
         cost=index_cost,
+        walks=True,
         estimate=walk_estimate,
     ),
     *(
@@ -177,6 +174,7 @@ KUBERNETES_LISTS = (
                 for n, t in COMPARABLE
             ),
             cost=index_cost,
+            walks=True,
             estimate=walk_estimate,
         )
         for name, sign in (("max", 1), ("min", -1))

@@ -47,7 +47,7 @@ def _flatten(budget: Budget, items: Value, depth: Value = 1) -> tuple[Value, ...
         raise no_overload("flatten", items, depth)
     if depth < 0:
         raise CelRuntimeError("level must be non-negative")
-    budget.labour(1 + len(items))
+    budget.labour(8 + len(items))
     made: list[Value] = []
     for item in items:
         if type(item) is tuple and depth:

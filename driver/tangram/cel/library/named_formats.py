@@ -8,7 +8,7 @@ from tangram.cel.declarations import Function, ceil_cost, flat, function, method
 from tangram.cel.estimate import Estimate, Sized, Sizes, flat_estimate
 from tangram.cel.library.urls import is_request_uri
 from tangram.cel.types import FORMAT, STRING, list_of, optional_of
-from tangram.cel.values import ABSENT, NamedFormat, OptionalValue, Value, kubernetes_size
+from tangram.cel.values import ABSENT, Budget, NamedFormat, OptionalValue, Value, kubernetes_size
 
 Messages = tuple[str, ...]
 
@@ -100,7 +100,8 @@ def _named(name: str) -> OptionalValue:
     return OptionalValue(_FORMATS[name][0]) if name in _FORMATS else ABSENT
 
 
-def _validate(named: NamedFormat, text: str) -> OptionalValue:
+def _validate(budget: Budget, named: NamedFormat, text: str) -> OptionalValue:
+    budget.labour(len(text))
     messages = _VALIDATORS[named.name](text)
     return OptionalValue(messages) if messages else ABSENT
 
@@ -129,7 +130,7 @@ NAMED_FORMATS: tuple[Function, ...] = (
     ),
     function(
         "validate",
-        method("format-validate", (FORMAT, STRING), optional_of(list_of(STRING)), _validate),
+        method("format-validate", (FORMAT, STRING), optional_of(list_of(STRING)), _validate, budgeted=True),
         cost=_validate_cost,
         estimate=_validate_estimate,
     ),

@@ -18,7 +18,7 @@ from tangram.cel.equality import plain_key
 from tangram.cel.estimate import Estimate, Range, Sized, Sizes, literal_number, per_character_of
 from tangram.cel.library.formatting import format_text
 from tangram.cel.types import DYN, INT, STRING, list_of
-from tangram.cel.values import UINT_MAXIMUM, Value, kubernetes_size, too_dear, type_name
+from tangram.cel.values import UINT_MAXIMUM, Budget, Value, kubernetes_size, too_dear, type_name
 
 MAXIMUM_TEXT = 1_000_000
 """Characters of a string that a function makes. Upstream has no such limit."""
@@ -43,10 +43,16 @@ def _char_at(text: str, index: int) -> str:
     return text[index : index + 1]
 
 
+def _seek(budget: Budget, text: str, part: str) -> None:
+    """The work of looking for a text, which may start at each place before it fails."""
+    budget.labour(len(text) * min(len(part), 100) >> 8)
+
+
 def _index_of(*, clamped: bool) -> Callable[..., int]:
     """`clamped`: an empty text is found at the end at most (cel-go 0.29), else wherever one asks."""
 
-    def index_of(text: str, part: str, start: int = 0) -> int:
+    def index_of(budget: Budget, text: str, part: str, start: int = 0) -> int:
+        _seek(budget, text, part)
         if not part and not clamped:
             return start
         if start < 0:
@@ -59,7 +65,8 @@ def _index_of(*, clamped: bool) -> Callable[..., int]:
 
 
 def _last_index_of(*, clamped: bool) -> Callable[..., int]:
-    def last_index_of(text: str, part: str, start: int | None = None) -> int:
+    def last_index_of(budget: Budget, text: str, part: str, start: int | None = None) -> int:
+        _seek(budget, text, part)
         if start is None:
             return _rfind(text, part)
         if not part and not clamped:
@@ -79,7 +86,8 @@ def _rfind(text: str, part: str) -> int:
     return found if found < 0 else len(text) - len(part) - found
 
 
-def _replace(text: str, old: str, new: str, count: int = -1) -> str:
+def _replace(budget: Budget, text: str, old: str, new: str, count: int = -1) -> str:
+    _seek(budget, text, old)
     found = text.count(old)
     turns = found if count < 0 else min(found, count)
     if len(text) + turns * len(new) > MAXIMUM_TEXT:
@@ -87,7 +95,9 @@ def _replace(text: str, old: str, new: str, count: int = -1) -> str:
     return text.replace(old, new, count)
 
 
-def _split(text: str, separator: str, count: int = -1) -> tuple[str, ...]:
+def _split(budget: Budget, text: str, separator: str, count: int = -1) -> tuple[str, ...]:
+    _seek(budget, text, separator)
+    budget.labour(2 * (text.count(separator) if count < 0 else max(0, min(count, len(text)))))
     if count == 0:
         return ()
     if separator:
@@ -116,7 +126,8 @@ def _join(texts: tuple[Value, ...], separator: str = "") -> str:
     return separator.join(texts)
 
 
-def _quote(text: str) -> str:
+def _quote(budget: Budget, text: str) -> str:
+    budget.labour(2 * len(text))
     return f'"{text.translate(_ESCAPES)}"'
 
 
@@ -215,9 +226,13 @@ def _quote_estimate(_: Sizes, __: Sized | None, arguments: Sequence[Sized]) -> E
 
 
 def _same_length(name: str, id_: str, call: Callable[[str], str]) -> Function:
+    def budgeted(budget: Budget, text: str) -> str:
+        budget.labour(len(text) >> (4 if text.isascii() else 0))
+        return call(text)
+
     return function(
         name,
-        method(id_, (STRING,), STRING, call),
+        method(id_, (STRING,), STRING, budgeted, budgeted=True),
         cost=kubernetes_per_character(),
         estimate=per_character_of(-1, sized=True),
     )
@@ -229,16 +244,20 @@ def strings(*, clamped: bool) -> tuple[Function, ...]:
     return (
         function(
             "indexOf",
-            method("string_index_of_string", (STRING, STRING), INT, index_of),
-            method("string_index_of_string_int", (STRING, STRING, INT), INT, index_of),
+            method("string_index_of_string", (STRING, STRING), INT, index_of, budgeted=True),
+            method("string_index_of_string_int", (STRING, STRING, INT), INT, index_of, budgeted=True),
             cost=index_cost,
+            walks=True,
             estimate=walk_estimate,
         ),
         function(
             "lastIndexOf",
-            method("string_last_index_of_string", (STRING, STRING), INT, last_index_of),
-            method("string_last_index_of_string_int", (STRING, STRING, INT), INT, last_index_of),
+            method("string_last_index_of_string", (STRING, STRING), INT, last_index_of, budgeted=True),
+            method(
+                "string_last_index_of_string_int", (STRING, STRING, INT), INT, last_index_of, budgeted=True
+            ),
             cost=index_cost,
+            walks=True,
             estimate=walk_estimate,
         ),
         *_STRINGS,
@@ -253,15 +272,17 @@ _STRINGS = (
     _same_length("trim", "string_trim", lambda text: text.strip(_SPACE)),
     function(
         "replace",
-        method("string_replace_string_string", (STRING,) * 3, STRING, _replace),
-        method("string_replace_string_string_int", (STRING, STRING, STRING, INT), STRING, _replace),
+        method("string_replace_string_string", (STRING,) * 3, STRING, _replace, budgeted=True),
+        method(
+            "string_replace_string_string_int", (STRING, STRING, STRING, INT), STRING, _replace, budgeted=True
+        ),
         cost=_TWICE,
         estimate=_replace_estimate,
     ),
     function(
         "split",
-        method("string_split_string", (STRING, STRING), _TEXTS, _split),
-        method("string_split_string_int", (STRING, STRING, INT), _TEXTS, _split),
+        method("string_split_string", (STRING, STRING), _TEXTS, _split, budgeted=True),
+        method("string_split_string_int", (STRING, STRING, INT), _TEXTS, _split, budgeted=True),
         cost=_TWICE,
         estimate=_split_estimate,
     ),
@@ -293,6 +314,14 @@ _STRINGS = (
     ),
     function(
         "strings.quote",
-        overload("strings_quote", (STRING,), STRING, _quote, cost=per_character(0), estimate=_quote_estimate),
+        overload(
+            "strings_quote",
+            (STRING,),
+            STRING,
+            _quote,
+            budgeted=True,
+            cost=per_character(0),
+            estimate=_quote_estimate,
+        ),
     ),
 )

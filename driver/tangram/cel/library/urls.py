@@ -9,7 +9,7 @@ from tangram.base.errors import CelRuntimeError
 from tangram.cel.declarations import Function, flat, function, kubernetes_per_character, method, overload
 from tangram.cel.estimate import flat_estimate, per_character_of
 from tangram.cel.types import BOOL, STRING, URL, Type, list_of, map_of
-from tangram.cel.values import Url, Value
+from tangram.cel.values import Budget, Url, Value
 
 _SCHEME = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]*):(.*)", re.DOTALL)
 _ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
@@ -119,7 +119,8 @@ def _escaped(path: str) -> str:
     return quote_from_bytes(path.encode("utf-8", "surrogateescape"), safe=_SAFE_IN_PATH)
 
 
-def _url(text: str) -> Url:
+def _url(budget: Budget, text: str) -> Url:
+    budget.labour(2 * len(text))
     try:
         parse(text, request=True)
         before, hash_, fragment = text.partition("#")
@@ -128,6 +129,11 @@ def _url(text: str) -> Url:
     except _UrlError as error:
         raise CelRuntimeError(f"{text[:60]!r} is not a URL: {error}") from None
     return url._replace(text=url.text + hash_ + fragment)
+
+
+def _is_url(budget: Budget, text: str) -> bool:
+    budget.labour(len(text))
+    return is_request_uri(text)
 
 
 def is_request_uri(text: str) -> bool:
@@ -149,16 +155,18 @@ def _split_port(host: str) -> tuple[str, str]:
     return host, port
 
 
-def _escaped_path(url: Url) -> str:
+def _escaped_path(budget: Budget, url: Url) -> str:
+    budget.labour(len(url.path) // 4)
     if url.raw_path and _PLAIN_PATH.fullmatch(url.raw_path):
         return url.raw_path
     return "*" if url.path == "*" else _escaped(url.path)
 
 
-def _query(url: Url) -> dict[Value, Value]:
+def _query(budget: Budget, url: Url) -> dict[Value, Value]:
     """As Go's `Query()`: what cannot be read is left out."""
     found: dict[Value, Value] = {}
     parts = url.raw_query.split("&")
+    budget.labour(len(url.raw_query) + 30 * len(parts))
     for part in parts if len(parts) <= _MAXIMUM_PARAMETERS else ():
         if not part or ";" in part:
             continue
@@ -167,26 +175,31 @@ def _query(url: Url) -> dict[Value, Value]:
             name, text = _text(_unescape(key)), _text(_unescape(value))
         except _UrlError:
             continue
-        found[name] = (*found.get(name, ()), text)
+        known = found.get(name, ())
+        budget.labour(len(known) // 8)
+        found[name] = (*known, text)
     return found
 
 
-def _accessor(name: str, id_: str, result: Type, call: Callable[[Url], Value]) -> Function:
-    return function(name, method(id_, (URL,), result, call), cost=flat, estimate=flat_estimate)
+def _accessor(
+    name: str, id_: str, result: Type, call: Callable[..., Value], *, budgeted: bool = False
+) -> Function:
+    found = method(id_, (URL,), result, call, budgeted=budgeted)
+    return function(name, found, cost=flat, estimate=flat_estimate)
 
 
 URLS = (
     function(
         "url",
-        overload("string_to_url", (STRING,), URL, _url),
+        overload("string_to_url", (STRING,), URL, _url, budgeted=True),
         cost=kubernetes_per_character(),
         estimate=per_character_of(0, sized=True),
     ),
-    function("isURL", overload("is_url_string", (STRING,), BOOL, is_request_uri)),
+    function("isURL", overload("is_url_string", (STRING,), BOOL, _is_url, budgeted=True)),
     _accessor("getScheme", "url_get_scheme", STRING, lambda url: url.scheme),
     _accessor("getHost", "url_get_host", STRING, lambda url: url.host),
     _accessor("getHostname", "url_get_hostname", STRING, lambda url: _split_port(url.host)[0]),
     _accessor("getPort", "url_get_port", STRING, lambda url: _split_port(url.host)[1]),
-    _accessor("getEscapedPath", "url_get_escaped_path", STRING, _escaped_path),
-    _accessor("getQuery", "url_get_query", map_of(STRING, list_of(STRING)), _query),
+    _accessor("getEscapedPath", "url_get_escaped_path", STRING, _escaped_path, budgeted=True),
+    _accessor("getQuery", "url_get_query", map_of(STRING, list_of(STRING)), _query, budgeted=True),
 )
