@@ -1,6 +1,7 @@
 /*
  * MIG: modes, GPU instances and compute instances, as a state machine. What a GPU offers stands in the table:
- * `mig 0|1`, `profile.<enum> …`, `placements.<id> …`; who uses it: `process <pid> <bytes> <gi> <ci>` (-1: none).
+ * `mig 0|1`, `profile.<enum> …`, `placements.<id> …`; who uses it: `process <pid> <bytes> <gi> <ci>` (-1: none);
+ * `legacy 1`: MIG UUIDs as drivers before 470 wrote them.
  */
 #include "stub.h"
 
@@ -436,8 +437,11 @@ int nvmlGpuInstanceCreateComputeInstance(Instance *instance, unsigned int profil
     if (instance->computes)
         return INSUFFICIENT_RESOURCES;
     instance->computes = 1;
-    snprintf(instance->uuid, sizeof instance->uuid, "MIG-%08x-0000-4000-8000-%012x", (unsigned int)instance->gpu,
-             ++card->created);
+    if (find(instance->gpu, "legacy"))
+        snprintf(instance->uuid, sizeof instance->uuid, "MIG-%s/%u/0", find(instance->gpu, "uuid"), instance->id);
+    else
+        snprintf(instance->uuid, sizeof instance->uuid, "MIG-%08x-0000-4000-8000-%012x",
+                 (unsigned int)instance->gpu, ++card->created);
     *created = instance;
     return SUCCESS;
 }

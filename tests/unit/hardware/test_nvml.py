@@ -68,6 +68,11 @@ def test_p53_a_fabric_clique_and_unified_memory_survive() -> None:
     assert discover(FakeNvml(machine)) == machine
 
 
+def test_p36_a_vgpu_is_a_gpu_without_mig() -> None:
+    machine = one_gpu(virtual=True, mig_mode="unsupported")
+    assert discover(FakeNvml(machine)) == machine
+
+
 @pytest.mark.parametrize("code", [*ERROR_CODES, UNKNOWN_CODE])
 def test_p55_a_driver_that_cannot_be_opened_is_a_state(code: int) -> None:
     library = FakeNvml(shipped("t4-x4"))

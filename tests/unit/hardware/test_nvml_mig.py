@@ -415,6 +415,38 @@ def test_p27_the_capability_nodes_of_an_instance_and_no_others(driver: Driver) -
     ]
 
 
+def test_p57_device_numbers_are_read_anew_each_time(driver: Driver) -> None:
+    proc = driver.root / "proc"
+    access = proc / f"driver/nvidia/capabilities/gpu{driver.gpu.minor}/mig/gi2"
+    (access / "ci0").mkdir(parents=True, exist_ok=True)
+    request = {
+        "call": "mig_nodes",
+        "arguments": {
+            "gpu": msgspec.to_builtins(driver.gpu),
+            "gpu_instance_id": 2,
+            "compute_instance_id": 0,
+        },
+    }
+    for major, minor in ((237, 21), (509, 30)):
+        (proc / "devices").write_text(f"{major} nvidia-caps\n")
+        (access / "access").write_text(f"DeviceFileMinor: {minor}\n")
+        (access / "ci0/access").write_text(f"DeviceFileMinor: {minor + 1}\n")
+        found = driver.ask(request)["value"]
+        assert [(node["major"], node["minor"]) for node in found] == [(major, minor), (major, minor + 1)]
+    (access / "ci0/access").unlink()
+    assert driver.ask(request)["error"][0] == "HardwareError"
+    (proc / "devices").write_text("1 mem\n")
+    assert driver.ask(request)["error"][0] == "DriverUnavailableError"
+
+
+def test_p35_uuids_in_the_old_form_are_taken_as_they_are(driver: Driver) -> None:
+    driver.stub("stub_add", "legacy", "1")
+    instance = create(driver, 9, 0, 4)["value"]
+    compute = driver.value("create_compute_instance", gpu_instance_id=instance)
+    assert compute["uuid"] == f"MIG-{driver.gpu.uuid}/{instance}/0"
+    assert driver.instances()[0].compute_instances[0].uuid == compute["uuid"]
+
+
 def test_a_gpu_that_is_gone_is_looked_up_again(driver: Driver) -> None:
     stranger = GpuUuid("GPU-00000000-0000-0000-0000-000000000000")
     answer = driver.ask({"call": "gpu_instances", "arguments": {"uuid": stranger}})

@@ -1,5 +1,8 @@
 """The simulated GPU as a state machine: MIG modes and instances, use, what outlives the process."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -347,6 +350,27 @@ class TestFaults:
         assert passed == [1.5]
 
 
+_BUSY = """
+import sys
+import os
+import subprocess
+import sys
+from pathlib import Path
+from tangram.hardware.simulated import SimulatedBackend
+from tangram.model.mig import MigPlacement
+directory, uuid, start = sys.argv[1:]
+gpus = SimulatedBackend.load("h100-sxm5-80gb-x8", node_name="node-1", state_directory=Path(directory))
+for there in gpus.gpu_instances(uuid):
+    if there.placement.start == int(start):
+        gpus.destroy_gpu_instance(uuid, gpu_instance_id=there.gpu_instance_id)
+while True:
+    made = gpus.create_gpu_instance(uuid, profile_id=19, placement=MigPlacement(int(start), 1))
+    gpus.destroy_gpu_instance(uuid, gpu_instance_id=made)
+    sys.stdout.write(".")
+    sys.stdout.flush()
+"""
+
+
 class TestFiles:
     def make(self, directory: Path, *, name: str = "h100-sxm5-80gb-x8", boot: str = "a") -> SimulatedBackend:
         store = FileStore(directory, boot_id=boot)
@@ -362,6 +386,44 @@ class TestFiles:
         assert others.gpu_instances(uuid) == gpus.gpu_instances(uuid) != ()
         others.lose(uuid)
         assert gpus.discover().failures == {uuid: "GPU is lost"}
+
+    def test_p22_what_somebody_else_makes_or_destroys_is_seen(self, tmp_path: Path) -> None:
+        gpus, others = self.make(tmp_path), self.make(tmp_path)
+        uuid = first(gpus)
+        others.set_mig_mode(uuid, enabled=True)
+        instance = create(others, uuid, 9, 0, 4)
+        assert [there.gpu_instance_id for there in gpus.gpu_instances(uuid)] == [instance]
+        others.destroy_gpu_instance(uuid, gpu_instance_id=instance)
+        assert gpus.gpu_instances(uuid) == ()
+
+    def test_processes_killed_at_any_moment_leave_a_state(self, tmp_path: Path) -> None:
+        """Three at a time create and destroy on one GPU, and are killed after some calls."""
+        gpus = SimulatedBackend.load("h100-sxm5-80gb-x8", node_name="node-1", state_directory=tmp_path)
+        uuid = first(gpus)
+        gpus.set_mig_mode(uuid, enabled=True)
+        for _ in range(3):
+            busy = [
+                subprocess.Popen(
+                    [sys.executable, "-c", _BUSY, str(tmp_path), uuid, str(start)],
+                    stdout=subprocess.PIPE,
+                    env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+                )
+                for start in range(3)
+            ]
+            for process in busy:
+                assert process.stdout
+                assert len(process.stdout.read(5)) == 5
+            for process in busy:
+                process.kill()
+                assert process.stdout
+                process.stdout.close()
+                process.wait(timeout=60)
+            there = gpus.gpu_instances(uuid)
+            assert gpus.mig_modes(uuid) == ON
+            assert {instance.placement.start for instance in there} <= {0, 1, 2}
+            again = SimulatedBackend.load("h100-sxm5-80gb-x8", node_name="node-1", state_directory=tmp_path)
+            assert again.gpu_instances(uuid) == there
+            assert not list(tmp_path.glob(".*.tmp"))
 
     def test_p32_a_reboot_ends_instances_and_modes(self, tmp_path: Path) -> None:
         gpus = self.make(tmp_path)

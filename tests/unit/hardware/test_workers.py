@@ -14,8 +14,9 @@ from tangram.base.errors import (
 )
 from tangram.hardware.machines import load_machine
 from tangram.hardware.simulated import Hang, SimulatedBackend
-from tangram.hardware.workers import Workers
+from tangram.hardware.workers import MIG_DEADLINE_S, MIG_MODE_DEADLINE_S, Workers
 from tangram.model.gpu import GpuUuid, Machine
+from tangram.model.mig import MigPlacement
 from tangram.testing.clock import FakeClock
 
 LIMIT_S = 20.0
@@ -209,6 +210,72 @@ async def test_no_prepare_waits_for_a_discovery(workers: Workers, backend: Simul
     await workers.control_nodes()
     hang.release()
     await discovery
+
+
+async def test_calls_on_mig_have_time_of_their_own(
+    workers: Workers, backend: SimulatedBackend, clock: FakeClock
+) -> None:
+    uuid = (await workers.discover()).gpus[0].uuid
+    for name, call, seconds in (
+        ("set_mig_mode", lambda: workers.set_mig_mode(uuid, enabled=True), MIG_MODE_DEADLINE_S),
+        (
+            "destroy_gpu_instance",
+            lambda: workers.destroy_gpu_instance(uuid, gpu_instance_id=1),
+            MIG_DEADLINE_S,
+        ),
+        ("gpu_instances", lambda: workers.gpu_instances(uuid), 10.0),
+    ):
+        hang = backend.hang(name, uuid)
+        task = asyncio.create_task(call())
+        await stuck(hang)
+        await clock.advance(seconds - 0.1)
+        assert not task.done()
+        await timed_out(task, hang, clock, seconds=0.1)
+        assert workers.hung_gpus == {uuid}
+        hang.release()
+        await ended(uuid)
+        assert workers.hung_gpus == frozenset()
+
+
+async def test_waiting_for_events_holds_up_nobody(
+    workers: Workers, backend: SimulatedBackend, clock: FakeClock
+) -> None:
+    uuid = (await workers.discover()).gpus[0].uuid
+    assert await workers.watch([uuid]) == frozenset()
+    hang = backend.hang("next_event")
+    waiting = asyncio.create_task(workers.next_event(timeout_s=5))
+    await stuck(hang)
+    await workers.probe(uuid)
+    await workers.discover()
+    await workers.health(uuid)
+    await timed_out(waiting, hang, clock, seconds=15)
+    assert workers.hung_gpus == frozenset()
+    assert not workers.system_hung
+    hang.release()
+
+
+async def test_every_call_of_the_back_end_goes_through(workers: Workers, backend: SimulatedBackend) -> None:
+    backend = SimulatedBackend(load_machine("h100-sxm5-80gb-x8"), node_name="node-1")
+    workers = Workers(backend, clock=FakeClock())
+    gpu = (await workers.discover()).gpus[0]
+    uuid = gpu.uuid
+    assert (await workers.set_mig_mode(uuid, enabled=True)).current
+    assert (await workers.mig_modes(uuid)).current
+    placement = MigPlacement(0, 4)
+    instance = await workers.create_gpu_instance(uuid, profile_id=9, placement=placement)
+    compute = await workers.create_compute_instance(uuid, gpu_instance_id=instance)
+    ids = {"gpu_instance_id": instance, "compute_instance_id": compute.compute_instance_id}
+    assert (await workers.gpu_instances(uuid))[0].compute_instances == (compute,)
+    assert len(await workers.mig_nodes(gpu, **ids)) == 2
+    await workers.destroy_compute_instance(uuid, **ids)
+    await workers.destroy_gpu_instance(uuid, gpu_instance_id=instance)
+    await workers.set_mig_mode(uuid, enabled=False)
+    await workers.set_compute_mode(uuid, "exclusive_process")
+    assert await workers.compute_mode(uuid) == "exclusive_process"
+    assert await workers.processes(uuid) == ()
+    assert await workers.used_memory_bytes(uuid) == 0
+    assert await workers.next_event(timeout_s=0) is None
+    await workers.close()
 
 
 async def test_a_hung_system_call_is_told(

@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from tangram.base.atomicfile import state_error, write_atomically
+from tangram.base.atomicfile import remove_leftovers, state_error, write_atomically
 from tangram.base.errors import DriverUnavailableError, StateError
 from tangram.hardware.simulated.state import GpuState, new_state, rebooted
 from tangram.model.gpu import Gpu, GpuUuid
@@ -68,6 +68,7 @@ class FileStore:
     def __init__(self, directory: Path, *, boot_id: str | None = None) -> None:
         self._directory = directory
         self._boot_id = boot_id
+        remove_leftovers(directory, name_prefix="GPU-")
 
     @property
     def boot_id(self) -> str:
