@@ -47,18 +47,20 @@ def offers(
     *,
     kinds: Collection[Kind],
     dynamic: bool = False,
+    stuck: Collection[GpuUuid] = (),
     foreign: Mapping[GpuUuid, Sequence[GpuInstance]] | None = None,
 ) -> tuple[Offer, ...]:
     """The devices of the machine: GPUs in their order (that of UUIDs), devices of one GPU by name.
 
-    `dynamic`: MIG mode may be switched. `foreign` are MIG instances that are not ours: a GPU with one offers
-    these alone.
+    `dynamic`: MIG mode may be switched, but not that of `stuck` GPUs. `foreign` are MIG instances that are not
+    ours: a GPU with one offers these alone.
     """
     ids = short_ids(gpu.uuid for gpu in machine.gpus)
     found: list[Offer] = []
     for gpu in machine.gpus:
         instances = (foreign or {}).get(gpu.uuid, ())
-        own = list(_of_gpu(gpu, ids[gpu.uuid], kinds=kinds, dynamic=dynamic, instances=instances))
+        switches = dynamic and gpu.uuid not in stuck
+        own = _of_gpu(gpu, ids[gpu.uuid], kinds=kinds, dynamic=switches, instances=instances)
         found += sorted(own, key=lambda offer: offer.name)
     return tuple(found)
 

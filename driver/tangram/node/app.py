@@ -153,6 +153,7 @@ class NodePlugin:
                 clock=clock,
                 boot_id=boot_id,
                 rescan=self._discovery.look,
+                veto=self._discovery.veto,
                 inventory=self._inventory,
             ),
             policy=settings.policy,
@@ -176,6 +177,7 @@ class NodePlugin:
                 reporter=self._reporter,
                 inventory=self._inventory,
                 lives=self._reconciler.lives,
+                tidy=self._reconciler.local,
                 clock=clock,
             ),
             client=client,
@@ -294,11 +296,11 @@ class NodePlugin:
     def _held_claims(self) -> tuple[HeldClaim, ...]:
         return tuple(self._store.load().claims.values())
 
-    def _confirmed(self, claim: ResourceClaim, held: HeldClaim) -> None:
+    def _confirmed(self, claim: ResourceClaim, held: HeldClaim, gone: list[str]) -> None:
         """Heals a status that was lost with the process before, or that the health of a GPU has changed."""
         inventory = self._inventory()
         if inventory is not None and all(inventory.gpu(uuid) for uuid in held.gpus):
-            self._reporter.prepared(claim, held, inventory, new=False)
+            self._reporter.prepared(claim, held, inventory, new=False, gone=gone)
 
     def _set_aside(self, damage: Damage, path: str) -> None:
         HELD_STATE_SET_ASIDE.inc()

@@ -3,34 +3,40 @@
 Entries are keyed by driver, pool, device and shareID (KEP-4817). Those of other drivers are kept as read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from tangram import DRIVER_NAME
 from tangram.kube.objects import ResourceClaim
 from tangram.model.gpu import GpuUuid
 from tangram.model.quantity import human_bytes
-from tangram.node.held import HeldClaim
+from tangram.node.held import HeldClaim, HeldDevice, HeldShare, MigStep
 from tangram.node.inventory import Inventory
 
 Entry = dict[str, Any]
 
 MAXIMUM_MESSAGE_CHARACTERS = 1024
+INSTANCE_GONE = "its MIG instance is not there any more: somebody else has destroyed it"
 
 
-def prepared_entries(held: HeldClaim, inventory: Inventory | None, *, node_name: str) -> list[Entry]:
-    """The entries of a prepared claim, without transition times; a GPU that fell ill is not ready."""
+def prepared_entries(
+    held: HeldClaim, inventory: Inventory | None, *, node_name: str, gone: Collection[str] = ()
+) -> list[Entry]:
+    """The entries of a prepared claim, without transition times; a GPU that fell ill is not ready, nor a
+    device that is `gone`: its MIG instance was destroyed by somebody else."""
     unhealthy = inventory.unhealthy if inventory else {}
     entries = []
     for device in held.devices:
         problem = unhealthy.get(GpuUuid(device.uuid))
+        if problem is None and device.device in gone:
+            problem = INSTANCE_GONE
         entries.append(
             _entry(
                 {"pool": device.pool, "device": device.device, "shareID": device.share_id},
                 ready=problem is None,
                 reason="Prepared" if problem is None else "GpuUnhealthy",
                 message=problem or f"ready for containers on node {node_name}",
-                data=_data(held, device.uuid, inventory),
+                data=_data(held, device, inventory),
             )
         )
     return entries
@@ -76,16 +82,21 @@ def _entry(
     return entry
 
 
-def _data(held: HeldClaim, uuid: str, inventory: Inventory | None) -> dict[str, Any]:
-    """What the user asked for in terms of hardware: the GPU, its memory, and whom it is linked to.
+def _data(held: HeldClaim, device: HeldDevice, inventory: Inventory | None) -> dict[str, Any]:
+    """What the user asked for in terms of hardware: the GPU, its memory or the part of it, and whom it is
+    linked to.
 
     `linkedDevices` maps other devices of the same claim to the NVLinks between them.
     """
-    data: dict[str, Any] = {"uuid": uuid}
-    gpu = inventory.gpu(uuid) if inventory else None
+    data: dict[str, Any] = {"uuid": device.uuid}
+    gpu = inventory.gpu(device.uuid) if inventory else None
     if inventory is None or gpu is None:
         return data
     data["productName"] = gpu.product_name
+    if device.kind == "mig":
+        return data | _mig_data(held, device, inventory)
+    if device.share is not None:
+        return data | _share_data(device.share)
     if gpu.memory_bytes is not None:
         data["memory"] = human_bytes(gpu.memory_bytes)
     matrix = inventory.machine.links()
@@ -93,10 +104,31 @@ def _data(held: HeldClaim, uuid: str, inventory: Inventory | None) -> dict[str, 
     own = ordinals[gpu.uuid]
     data["nvlinkPeers"] = len(matrix.peers(own))
     data["linkedDevices"] = {
-        device.device: links
-        for device in held.devices
-        if device.uuid in ordinals and (links := matrix.links(own, ordinals[device.uuid]))
+        other.device: links
+        for other in held.devices
+        if other.uuid in ordinals and (links := matrix.links(own, ordinals[other.uuid]))
     }
+    return data
+
+
+def _mig_data(held: HeldClaim, device: HeldDevice, inventory: Inventory) -> dict[str, Any]:
+    steps = [step for step in held.undo if isinstance(step, MigStep) and step.device == device.device]
+    mig_uuid = steps[0].mig_uuid if steps else device.mig.foreign if device.mig else ""
+    data: dict[str, Any] = {"migUUID": mig_uuid} if mig_uuid else {}
+    offer = inventory.devices.get(device.device)
+    if offer is not None and offer.profile is not None:
+        data["profile"] = offer.profile.name
+        if offer.profile.memory_bytes is not None:
+            data["memory"] = human_bytes(offer.profile.memory_bytes)
+    return data
+
+
+def _share_data(share: HeldShare) -> dict[str, Any]:
+    data: dict[str, Any] = {"memory": human_bytes(share.memory_bytes)} if share.memory_bytes else {}
+    if share.cores:
+        data["cores"] = share.cores
+    if share.replicas:
+        data["replicas"] = share.replicas
     return data
 
 

@@ -24,6 +24,9 @@ from tangram.node.steps.mig import foreign_instances
 
 _log = get_logger("node")
 
+_VETO_S = 60.0
+_LONGEST_VETO_S = 3600.0
+
 
 class Discovery:
     """The inventory of this node, kept.
@@ -51,6 +54,7 @@ class Discovery:
         self._rescan_interval_s = rescan_interval_s
         self._policy = policy or Policy()
         self._backoff = Backoff(maximum_s=rescan_interval_s)
+        self._vetoes: dict[GpuUuid, tuple[Backoff, float]] = {}
         self.inventory: Inventory | None = None
         self.problem = "the first look at the GPUs"
         """Why the GPUs are not known now; empty after a good look."""
@@ -77,6 +81,15 @@ class Discovery:
             _log_changes(before, now)
             self.inventory = now
             self._changed(now)
+
+    def veto(self, uuid: GpuUuid) -> None:
+        """The MIG mode of a GPU could not be switched: for a while it is offered in the mode it is in."""
+        backoff, _ = self._vetoes.get(uuid, (Backoff(initial_s=_VETO_S, maximum_s=_LONGEST_VETO_S), 0.0))
+        self._vetoes[uuid] = (backoff, self._clock.monotonic_s() + backoff.next_s())
+
+    def _stuck(self) -> frozenset[GpuUuid]:
+        now_s = self._clock.monotonic_s()
+        return frozenset(uuid for uuid, (_, until_s) in self._vetoes.items() if until_s > now_s)
 
     async def run(self) -> None:
         """Looks until cancelled: again after the interval, sooner while the driver does not answer."""
@@ -106,6 +119,7 @@ class Discovery:
             inventory,
             unhealthy={**inventory.unhealthy, **silent, **failing},
             nodes={**inventory.nodes, **nodes},
+            stuck=self._stuck(),
             control_nodes=await self._workers.control_nodes(),
             driver_edits=await asyncio.to_thread(self._driver_edits),
         )

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 from tangram.base.clock import Clock
-from tangram.base.errors import DeviceHeldError, KubeError, TangramError
+from tangram.base.errors import DeviceHeldError, KubeError, NoRoomError, TangramError
 from tangram.base.logs import get_logger
 from tangram.kube.objects import ResourceClaim
 from tangram.kubeletplugin.driver import ClaimReference, PreparedDevice
@@ -23,7 +23,8 @@ _LOOK_AGAIN_S = 0.5
 class NodeDriver:
     """A `tangram.kubeletplugin.driver.Driver` for GPUs.
 
-    `lives` tells whether a claim exists and is still allocated on this node; it may raise KubeError.
+    `lives` tells whether a claim exists and is still allocated on this node; it may raise KubeError. `tidy`
+    undoes what was begun and not finished.
     """
 
     def __init__(
@@ -33,12 +34,14 @@ class NodeDriver:
         reporter: Reporter,
         inventory: Callable[[], Inventory | None],
         lives: Callable[[ClaimReference], Awaitable[bool]],
+        tidy: Callable[[], Awaitable[None]],
         clock: Clock,
     ) -> None:
         self._preparer = preparer
         self._reporter = reporter
         self._inventory = inventory
         self._lives = lives
+        self._tidy = tidy
         self._clock = clock
 
     async def prepare(self, claim: ResourceClaim) -> Sequence[PreparedDevice]:
@@ -61,9 +64,18 @@ class NodeDriver:
 
     async def _prepare_once_free(self, claim: ResourceClaim) -> tuple[HeldClaim, bool]:
         deadline_s = self._clock.monotonic_s() + FREED_WITHIN_S
+        tidied = False
         while True:
             try:
                 return await self._preparer.prepare(claim)
+            except NoRoomError as error:
+                # Perhaps the way is blocked by what a process before this one has left half done.
+                if tidied:
+                    raise
+                tidied = True
+                _log.info("tidies_for_room", claim=claim.metadata.uid, error=error.cause)
+                await self._tidy()
+                continue
             except DeviceHeldError as error:
                 if self._clock.monotonic_s() >= deadline_s or not await self._ends(error):
                     raise

@@ -47,7 +47,8 @@ class Inventory:
 
     `machine` holds all that are published, `unhealthy` the cause for each of them that must not be used,
     `nodes` the device nodes of each; `control_nodes` and `driver_edits` are what every container with a GPU
-    needs. `foreign` are MIG instances that are not ours. `devices` (derived) are the offers by name.
+    needs. `foreign` are MIG instances that are not ours, `stuck` GPUs whose MIG mode could not be switched.
+    `devices` (derived) are the offers by name.
     """
 
     machine: Machine
@@ -57,11 +58,16 @@ class Inventory:
     driver_edits: CdiEdits = field(default_factory=CdiEdits)
     policy: Policy = field(default_factory=Policy)
     foreign: Mapping[GpuUuid, tuple[GpuInstance, ...]] = field(default_factory=dict)
+    stuck: frozenset[GpuUuid] = frozenset()
     devices: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         found = offers(
-            self.machine, kinds=self.policy.kinds, dynamic=self.policy.dynamic, foreign=self.foreign
+            self.machine,
+            kinds=self.policy.kinds,
+            dynamic=self.policy.dynamic,
+            stuck=self.stuck,
+            foreign=self.foreign,
         )
         object.__setattr__(self, "devices", {offer.name: offer for offer in found})
 

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from tangram.base.errors import DriverUnavailableError, StateError
 from tangram.base.logs import get_logger
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
+from tangram.model.gpu import GpuUuid
 from tangram.node.cdifile import CdiFiles
 from tangram.node.guard import GpuTotals, refuse_lost_hold, refuse_overlap
 from tangram.node.held import Damage, HeldClaim
@@ -85,6 +86,13 @@ class Preparer:
     async def restore(self, uid: str) -> None:
         """Writes the CDI file of a prepared claim again if it is missing or different."""
         await self._to_the_end(self._restore(uid))
+
+    async def expel_strays(self) -> list[str]:
+        """Removes members of MPS daemons that no held file knows; returns their claims. Raises StateError."""
+        contents = await asyncio.to_thread(self._store.load)
+        known = {*contents.claims, *contents.damaged, *await asyncio.to_thread(self._cdi.uids)}
+        strays = await asyncio.to_thread(self._mps.stray, known)
+        return [uid for gpu, uid in strays if await self._to_the_end(self._expel(gpu, uid))]
 
     async def vanished(self, held: HeldClaim) -> list[str]:
         """Devices of a prepared claim whose MIG instances somebody has destroyed. Raises HardwareError."""
@@ -224,6 +232,13 @@ class Preparer:
             if await asyncio.to_thread(self._store.read, uid) is not None:
                 return False
             await asyncio.to_thread(self._cdi.remove, uid)
+            return True
+
+    async def _expel(self, gpu: GpuUuid, uid: str) -> bool:
+        async with self._locks.claim(uid), self._locks.gpus([gpu]):
+            if await asyncio.to_thread(self._store.read, uid) is not None:
+                return False
+            await asyncio.to_thread(self._mps.expel, gpu, uid)
             return True
 
     async def _current(self, uid: str) -> HeldClaim | None:

@@ -46,7 +46,9 @@ def belongs_here(claim: ResourceClaim, *, uid: str, pool: str) -> bool:
 
 
 class Reconciler:
-    """Runs the passes. `confirmed` is told of each claim that lives, with what is held for it."""
+    """Runs the passes. `confirmed` is told of each claim that lives, with what is held for it, and the
+    devices of it that are gone.
+    """
 
     def __init__(
         self,
@@ -58,7 +60,7 @@ class Reconciler:
         preparer: Preparer,
         client: ClaimReader,
         clock: Clock,
-        confirmed: Callable[[ResourceClaim, HeldClaim], None],
+        confirmed: Callable[[ResourceClaim, HeldClaim, list[str]], None],
     ) -> None:
         self._pool = pool
         self._node_name = node_name
@@ -107,6 +109,13 @@ class Reconciler:
                 await self._guarded(uid, self._preparer.settle(uid))
             elif at_start:
                 await self._guarded(uid, self._preparer.restore(uid))
+        await self._guarded("", self._strays())
+
+    async def _strays(self) -> None:
+        """Members of MPS daemons whose held file is gone."""
+        for uid in await self._preparer.expel_strays():
+            RECONCILE_ACTIONS.labels("mps_member_removed").inc()
+            _log.warning("stray_mps_member_removed", uid=uid)
 
     async def claims(self) -> None:
         """Compares what is here with the claims."""
@@ -130,7 +139,10 @@ class Reconciler:
         if claim is not None:
             self._gone_since_s.pop(held.uid, None)
             await self._preparer.restore(held.uid)
-            self._confirmed(claim, held)
+            gone = await self._preparer.vanished(held)
+            if gone:
+                _log.error("mig_instances_gone", claim=held.label, devices=gone)
+            self._confirmed(claim, held, gone)
             return
         now_s = self._clock.monotonic_s()
         since_s = self._gone_since_s.setdefault(held.uid, now_s)

@@ -3,7 +3,7 @@
 Writes are retried with back-off; nothing here can hold up or fail a preparation.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,7 +25,7 @@ from tangram.kube.resources import NODES, PODS, RESOURCE_CLAIMS
 from tangram.kube.workqueue import WorkQueue
 from tangram.kubeletplugin.driver import ClaimReference
 from tangram.model.gpu import GpuUuid
-from tangram.node.claimstatus import Entry, failed_entries, merged, prepared_entries
+from tangram.node.claimstatus import INSTANCE_GONE, Entry, failed_entries, merged, prepared_entries
 from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory
 from tangram.node.metrics import STATUS_WRITES
@@ -68,10 +68,17 @@ class Reporter:
         self._refusal_logged = False
 
     def prepared(
-        self, claim: ResourceClaim, held: HeldClaim, inventory: Inventory | None, *, new: bool
+        self,
+        claim: ResourceClaim,
+        held: HeldClaim,
+        inventory: Inventory | None,
+        *,
+        new: bool,
+        gone: Collection[str] = (),
     ) -> None:
-        """The claim is prepared. An event says so if that is `new`, another when a GPU of it falls ill."""
-        self._want(claim, prepared_entries(held, inventory, node_name=self._node_name))
+        """The claim is prepared. An event says so if that is `new`, another when a GPU of it falls ill or a
+        MIG instance of it is `gone` (names of devices)."""
+        self._want(claim, prepared_entries(held, inventory, node_name=self._node_name, gone=gone))
         if new:
             names = ", ".join(f"{device.device} ({device.uuid})" for device in held.devices)
             self._emit(claim, reason="Prepared", note=f"prepared on node {self._node_name}: {names}")
@@ -79,7 +86,10 @@ class Reporter:
         ill = "; ".join(
             f"{device.device} ({device.uuid}): {cause}"
             for device in held.devices
-            if (cause := unhealthy.get(GpuUuid(device.uuid)))
+            if (
+                cause := unhealthy.get(GpuUuid(device.uuid))
+                or (INSTANCE_GONE if device.device in gone else "")
+            )
         )
         if ill and self._ill.get(held.uid) != ill:
             note = f"unhealthy on node {self._node_name}: {ill}; delete the pod to have it placed elsewhere"

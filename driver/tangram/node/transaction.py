@@ -13,11 +13,17 @@ from dataclasses import dataclass
 import msgspec
 
 from tangram.base.clock import Clock
-from tangram.base.errors import DriverUnavailableError, PrepareError, StateError, TangramError
+from tangram.base.errors import (
+    DriverUnavailableError,
+    HardwareError,
+    PrepareError,
+    StateError,
+    TangramError,
+)
 from tangram.base.logs import get_logger
 from tangram.hardware.cdi import cdi_device_id
 from tangram.hardware.workers import Workers
-from tangram.model.gpu import GpuUuid
+from tangram.model.gpu import Gpu, GpuUuid
 from tangram.node.cdifile import CdiFiles, Extra
 from tangram.node.held import CdiStep, ComputeModeStep, HeldClaim, HeldDevice, HeldResult, MigStep, MpsStep
 from tangram.node.heldstore import HeldStore
@@ -37,13 +43,16 @@ Warn = Callable[[HeldClaim, str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """What steps act through. `rescan` looks at the GPUs anew: after a switch of the MIG mode."""
+    """What steps act through. `rescan` looks at the GPUs anew, after a switch of the MIG mode; `veto` is told
+    of a GPU whose mode could not be switched.
+    """
 
     workers: Workers
     mps: MpsClients
     clock: Clock
     boot_id: str
     rescan: Callable[[], Awaitable[None]]
+    veto: Callable[[GpuUuid], None]
     inventory: Callable[[], Inventory | None]
 
 
@@ -109,10 +118,8 @@ class Transaction:
         gpu = inventory.gpu(device.uuid)
         if gpu is None:
             raise DriverUnavailableError(f"GPU {device.uuid} is not there any more")
-        if (self._policy.dynamic or device.kind == "mig") and await ensure_mig_mode(
-            self._workers, gpu, enabled=device.kind == "mig", dynamic=self._policy.dynamic
-        ):
-            await self._hardware.rescan()
+        if self._policy.dynamic or device.kind == "mig":
+            await self._ensure_mig_mode(gpu, enabled=device.kind == "mig")
         if device.kind == "gpu":
             await self._hand_over(device, journal)
         elif device.kind == "mps":
@@ -120,6 +127,18 @@ class Transaction:
             await self._hardware.mps.join(device, journal)
         elif device.mig is not None and not device.mig.foreign:
             await self.mig.make(device, journal)
+
+    async def _ensure_mig_mode(self, gpu: Gpu, *, enabled: bool) -> None:
+        try:
+            switched = await ensure_mig_mode(
+                self._workers, gpu, enabled=enabled, dynamic=self._policy.dynamic
+            )
+        except HardwareError:
+            self._hardware.veto(gpu.uuid)
+            await self._hardware.rescan()
+            raise
+        if switched:
+            await self._hardware.rescan()
 
     async def _hand_over(self, device: HeldDevice, journal: Journal) -> None:
         """A whole GPU: is it empty, and may one process alone use it."""

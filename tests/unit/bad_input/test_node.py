@@ -63,6 +63,7 @@ class Kubelet:
                 reporter=self.reporter,
                 inventory=lambda: self.node.inventory,
                 lives=self.node.reconciler(self.api).lives,
+                tidy=self.node.reconciler(self.api).local,
                 clock=clock,
             ),
             claims=client,

@@ -165,6 +165,8 @@ class Node:
     policy: Policy = field(default_factory=Policy)
     mps: FakeMps = field(default_factory=FakeMps)
     warnings: list[str] = field(default_factory=list)
+    gone: list[str] = field(default_factory=list)
+    vetoes: list[GpuUuid] = field(default_factory=list)
     boot_id: str = "boot-1"
     clock: Clock = field(default_factory=SystemClock)
     set_aside: list[tuple[Damage, str]] = field(default_factory=list)
@@ -179,6 +181,10 @@ class Node:
         """Discovery has looked at the GPUs."""
         claims = tuple(self.store.load().claims.values())
         self.inventory = inventory_of(self.hardware, before=self.inventory, policy=self.policy, claims=claims)
+
+    def _confirmed(self, claim: ResourceClaim, held: HeldClaim, gone: list[str]) -> None:
+        self.confirmed.append((claim, held))
+        self.gone += gone
 
     async def _rescan(self) -> None:
         self.look()
@@ -206,6 +212,7 @@ class Node:
                 clock=self.clock,
                 boot_id=self.boot_id,
                 rescan=self._rescan,
+                veto=self.vetoes.append,
                 inventory=lambda: self.inventory,
             ),
             policy=self.policy,
@@ -223,7 +230,7 @@ class Node:
             preparer=self.preparer,
             client=claims,
             clock=self.clock,
-            confirmed=lambda claim, held: self.confirmed.append((claim, held)),
+            confirmed=self._confirmed,
         )
 
     @property

@@ -8,8 +8,10 @@ from tests.unit.node.support import backend
 
 from tangram.base.errors import DriverUnavailableError
 from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.simulated import Hang, SimulatedBackend
 from tangram.hardware.workers import GPU_DEADLINE_S, SYSTEM_DEADLINE_S, Workers
+from tangram.model.mig import MigPlacement
 from tangram.node.discovery import Discovery
 from tangram.node.held import HeldClaim, HeldDevice, MigStep
 from tangram.node.inventory import Inventory
@@ -210,3 +212,50 @@ async def test_without_the_drivers_files_nothing_is_published(setup: Setup) -> N
     await setup.discovery.look()
     assert setup.published == []
     assert setup.discovery.problem == "no libcuda.so.1 below /run/nvidia/driver"
+
+
+async def test_p33_foreign_instances_are_seen_at_the_next_look(setup: Setup) -> None:
+    """An administrator cuts a GPU, and mends it: published and withdrawn, never touched."""
+    first = setup.hardware.discover().gpus[0].uuid
+    setup.hardware.set_mig_mode(first, enabled=True)
+    setup.hardware.reset(first)
+    await setup.discovery.look()
+    assert setup.published[-1].foreign == {}
+    number = setup.hardware.create_gpu_instance(first, profile_id=9, placement=MigPlacement(0, 4))
+    made = setup.hardware.create_compute_instance(first, gpu_instance_id=number)
+    await setup.discovery.look()
+    (found,) = setup.published[-1].foreign[first]
+    assert found.compute_instances == (made,)
+    step = MigStep(device="d", uuid=first, profile_id=9, start=0, size=4)
+    setup.held = (holding(first, step),)
+    await setup.discovery.look()
+    assert setup.published[-1].foreign == {}  # a claim has it noted: ours
+    setup.held = ()
+    setup.hardware.destroy_compute_instance(first, gpu_instance_id=number, compute_instance_id=0)
+    setup.hardware.destroy_gpu_instance(first, gpu_instance_id=number)
+    await setup.discovery.look()
+    assert setup.published[-1].foreign == {}
+
+
+async def test_a_gpu_that_does_not_tell_its_instances_is_unhealthy(setup: Setup) -> None:
+    first, second = (gpu.uuid for gpu in setup.hardware.discover().gpus[:2])
+    for uuid in (first, second):
+        setup.hardware.set_mig_mode(uuid, enabled=True)
+        setup.hardware.reset(uuid)
+    setup.hardware.fail(Fault(call="gpu_instances", error="UNKNOWN", target=first))
+    await setup.discovery.look()
+    assert set(setup.published[-1].unhealthy) == {first}
+    await setup.discovery.look()
+    assert setup.published[-1].unhealthy == {}
+
+
+async def test_a_switch_that_failed_keeps_the_gpu_in_its_mode_for_a_while(setup: Setup) -> None:
+    await setup.discovery.look()
+    uuid = setup.published[-1].machine.gpus[0].uuid
+    for pause_s in (60.0, 120.0):
+        setup.discovery.veto(uuid)
+        await setup.discovery.look()
+        assert setup.published[-1].stuck == {uuid}
+        await setup.clock.advance(pause_s * 1.5)
+        await setup.discovery.look()
+        assert setup.published[-1].stuck == frozenset()

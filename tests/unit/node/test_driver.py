@@ -43,6 +43,7 @@ class World:
             reporter=self.reports,  # type: ignore[arg-type]
             inventory=lambda: self.node.inventory,
             lives=self.node.reconciler(self.claims).lives,
+            tidy=self.node.reconciler(self.claims).local,
             clock=self.clock,
         )
 

@@ -22,6 +22,7 @@ from tangram.base.errors import (
 )
 from tangram.hardware.backend import GpuProcess
 from tangram.hardware.machines.faultplan import Fault
+from tangram.hardware.mps.values import MpsShare
 from tangram.kube.objects import ResourceClaim
 from tangram.model.mig import MigPlacement
 from tangram.node.held import MigStep
@@ -289,8 +290,18 @@ async def test_an_instance_in_the_place_of_ours_is_not_destroyed(tmp_path: Path,
     (there,) = node.hardware.gpu_instances(gpu)
     assert there.gpu_instance_id == ours.gpu_instance_id
     assert foreign_instances([there], uuid=gpu, claims=[held]) == (there,)
+    await node.reconciler(claims).claims()
+    assert node.gone == [held.devices[0].device]  # told to the user
     await node.preparer.unprepare(uid(1))
     assert assert_consistent(node, foreign={gpu: [(MigPlacement(0, 4), (theirs,))]}) == []
+
+
+async def test_p06_a_member_of_a_daemon_without_a_claim_is_removed(tmp_path: Path, claims: Claims) -> None:
+    node = make_node(tmp_path)
+    await node.preparer.prepare(put(claims, claim(node, (0, "mps"))))
+    node.mps.join(node.gpu_at(1).uuid, claim_uid=uid(7), share=MpsShare(memory_bytes=2**30, cores_percent=5))
+    await node.reconciler(claims).local()
+    assert len(assert_consistent(node)) == 1
 
 
 async def test_a_claim_whose_instance_is_gone_is_prepared_anew(tmp_path: Path, claims: Claims) -> None:
@@ -370,6 +381,7 @@ async def test_a_switch_that_the_driver_accepts_and_does_not_do_is_an_error(
     node.hardware.set_mig_mode = accept  # type: ignore[method-assign]
     with pytest.raises(HardwareError, match=r"accepted .* did not do it"):
         await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
+    assert node.vetoes == [gpu]
     assert assert_consistent(node) == []
 
 

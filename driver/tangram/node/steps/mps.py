@@ -2,15 +2,12 @@
 
 import asyncio
 
-from tangram.base.logs import get_logger
 from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.mps.directory import MpsDirectory
 from tangram.hardware.mps.values import MpsShare
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import HeldClaim, HeldDevice, MpsStep
 from tangram.node.steps.journal import Journal
-
-_log = get_logger("node")
 
 
 class MpsClients:
@@ -48,7 +45,6 @@ class MpsClients:
     def expel(self, gpu: GpuUuid, uid: str) -> None:
         """Removes a member that no held file knows. Raises StateError."""
         self._directory.leave(gpu, claim_uid=uid)
-        _log.warning("stray_mps_member_removed", gpu=gpu, uid=uid)
 
 
 def _share(device: HeldDevice) -> MpsShare:
