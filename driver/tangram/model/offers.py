@@ -52,8 +52,8 @@ def offers(
 ) -> tuple[Offer, ...]:
     """The devices of the machine: GPUs in their order (that of UUIDs), devices of one GPU by name.
 
-    `dynamic`: MIG mode may be switched, but not that of `stuck` GPUs. `foreign` are MIG instances that are not
-    ours: a GPU with one offers these alone.
+    `dynamic`: MIG mode may be switched, but not that of `stuck` GPUs. `foreign` are MIG instances that are
+    not ours: a GPU with one offers these alone.
     """
     ids = short_ids(gpu.uuid for gpu in machine.gpus)
     found: list[Offer] = []
