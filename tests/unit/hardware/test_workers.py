@@ -2,7 +2,8 @@
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from tangram.base.errors import (
     HardwareTimeoutError,
 )
 from tangram.hardware.machines import load_machine
-from tangram.hardware.simulated import Hang, SimulatedBackend
+from tangram.hardware.simulated import Call, Hang, SimulatedBackend
 from tangram.hardware.workers import MIG_DEADLINE_S, MIG_MODE_DEADLINE_S, Workers
 from tangram.model.gpu import GpuUuid, Machine
 from tangram.model.mig import MigPlacement
@@ -216,7 +217,7 @@ async def test_calls_on_mig_have_time_of_their_own(
     workers: Workers, backend: SimulatedBackend, clock: FakeClock
 ) -> None:
     uuid = (await workers.discover()).gpus[0].uuid
-    for name, call, seconds in (
+    calls: tuple[tuple[Call, Callable[[], Coroutine[Any, Any, object]], float], ...] = (
         ("set_mig_mode", lambda: workers.set_mig_mode(uuid, enabled=True), MIG_MODE_DEADLINE_S),
         (
             "destroy_gpu_instance",
@@ -224,7 +225,8 @@ async def test_calls_on_mig_have_time_of_their_own(
             MIG_DEADLINE_S,
         ),
         ("gpu_instances", lambda: workers.gpu_instances(uuid), 10.0),
-    ):
+    )
+    for name, call, seconds in calls:
         hang = backend.hang(name, uuid)
         task = asyncio.create_task(call())
         await stuck(hang)
