@@ -72,6 +72,22 @@ class KindMachine(RuleBasedStateMachine):
             return  # not offered now
         self.claims.put(made)
 
+    @rule(number=NUMBERS, gpu=st.integers(0, 1), what=DEVICES, percent=st.sampled_from(["30", "60"]))
+    def a_pod_comes(self, number: int, gpu: int, what: str, percent: str) -> None:
+        if f"claim-{number}" not in self.claims.objects:
+            self.allocate(number, gpu, what, percent)
+        self.prepare(number)
+
+    @rule(number=NUMBERS, gpu=st.integers(0, 1), what=DEVICES)
+    def a_pod_comes_after_another(self, number: int, gpu: int, what: str) -> None:
+        self.a_pod_goes(number)
+        self.a_pod_comes(number, gpu, what, "30")
+
+    @rule(number=NUMBERS)
+    def a_pod_goes(self, number: int) -> None:
+        self.unprepare(number)
+        self.delete(number)
+
     @rule(number=NUMBERS)
     def delete(self, number: int) -> None:
         self.claims.remove(number)
@@ -184,4 +200,4 @@ def _union(masks: list[int]) -> int:
 
 
 TestKindMachine = KindMachine.TestCase
-TestKindMachine.settings = settings(max_examples=30, stateful_step_count=30, deadline=None)
+TestKindMachine.settings = settings(max_examples=20, stateful_step_count=30, deadline=None)
