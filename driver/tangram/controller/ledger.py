@@ -75,14 +75,14 @@ class Ledger:
         """By node, for a snapshot."""
         return dict(self._holdings)
 
-    def holders(self, device: DeviceId) -> tuple[ClaimKey, ...]:
-        """The claims on this device. More than one on a device that is not shared means that somebody
-        bypassed the guard."""
+    def holders(self, device: DeviceId, *, but_shares: bool = False) -> tuple[ClaimKey, ...]:
+        """The claims on this device; `but_shares`: that have it as a whole. More than one on a device that is
+        not shared means that somebody bypassed the guard."""
         holdings = self._holdings.get(device.pool.removeprefix(_POOL_PREFIX), NOTHING)
         return tuple(
             claim
             for claim, results in holdings.by_claim.items()
-            if any(device_id(result) == device for result in results)
+            if any(device_id(result) == device and not (but_shares and result.share_id) for result in results)
         )
 
     def assumption(self, claim: ClaimKey) -> Assumption | None:

@@ -11,7 +11,7 @@ from tangram.controller.claims import ClassRecord, Refused, refused_or_ours
 from tangram.controller.exclusions import Exclusions
 from tangram.controller.generated import GeneratedClaims
 from tangram.controller.inventory import Inventory, SliceRecord
-from tangram.controller.ledger import Ledger, held_devices
+from tangram.controller.ledger import Ledger, device_id, held_results
 from tangram.controller.nodefit import HostPort, NodeRecord
 from tangram.controller.nodeuse import NodeUse
 from tangram.controller.pods import PodRecord, claim_names
@@ -178,9 +178,12 @@ class State:
             log.info("scheduler_veto", pod=str(record.key), node=node, claim=str(key), excluded_s=wait_s)
 
     def _report_double_use(self, claim: ResourceClaim) -> None:
-        """We never fight over a device; both holders count, and the node prepares the first only."""
-        for device in held_devices(claim):
-            others = [holder for holder in self.ledger.holders(device) if holder != claim_key(claim)]
+        """We never fight over a device; both holders count, and the node prepares the first only. Shares of a
+        device are no fight."""
+        for result in held_results(claim):
+            device = device_id(result)
+            holders = self.ledger.holders(device, but_shares=result.share_id is not None)
+            others = [holder for holder in holders if holder != claim_key(claim)]
             if others:
                 metrics.DOUBLE_USE.inc()
                 names = ", ".join(map(str, others))

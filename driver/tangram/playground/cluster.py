@@ -25,6 +25,7 @@ from tangram.testing.apiserver import FakeApiServer
 # Paths of sockets hold 107 bytes, of which the plugin's own part takes about 60.
 _TYPES = {"": "gpu", "mig.": "mig", "mps.": "mps", "timeslice.": "timeslice"}
 """Beginning of a class's name → the type of its devices."""
+_MPS = "mps-"
 _LONGEST_TEMPORARY_DIRECTORY = 24
 _START_TIMEOUT_S = 120.0
 _STOP_TIMEOUT_S = 30.0
@@ -68,7 +69,7 @@ class Cluster:
             else:
                 self.simulate(name, read_machine(machine).decode())
         try:
-            for name in self.processes:
+            for name in ("controller", *self.nodes):
                 self._start(name)
             async with asyncio.TaskGroup() as tasks:
                 for kubelet in self.kubelets.values():
@@ -76,6 +77,8 @@ class Cluster:
                 tasks.create_task(self._stand_ins())
                 tasks.create_task(self._watch_daemons())
                 await self._published()
+                for name in self.nodes:  # nobody waits for these before a claim for a share is prepared
+                    self._start(f"{_MPS}{name}")
                 started.set()
                 await asyncio.Event().wait()
         finally:
@@ -118,8 +121,8 @@ class Cluster:
 
     @property
     def processes(self) -> tuple[str, ...]:
-        """`controller`, and the name of each node for its plugin."""
-        return ("controller", *self.nodes)
+        """`controller`; of each node the plugin by its name, the MPS supervisor by `mps-` and its name."""
+        return ("controller", *self.nodes, *(f"{_MPS}{name}" for name in self.nodes))
 
     async def restart(self, name: str, *, kill: bool) -> None:
         """Ends one of our processes, by SIGKILL or in order, and starts it again."""
@@ -137,14 +140,18 @@ class Cluster:
         self._start(name)
 
     def _start(self, name: str) -> None:
+        node = name.removeprefix(_MPS)
+        directory = self._root / node
         words = ["controller", "run"]
         if name in self.nodes:
-            directory = self._root / name
             words = [
                 "node", "run", "--node-name", name, "--simulate", str(self._machine_file(name)),
-                "--rescan-interval-s", "1",
+                "--simulate-state-dir", str(directory / "gpus"), "--rescan-interval-s", "1",
+                "--kinds", "gpu,mig,mps,timeslice", "--mig-mode", "dynamic",
                 "--kubelet-dir", str(directory), "--cdi-root", str(directory / "cdi"),
             ]  # fmt: skip
+        elif node in self.nodes:
+            words = ["mps", "run", "--simulated", "true", "--kubelet-dir", str(directory)]
         words += ["--kubeconfig", str(self.kubeconfig), "--metrics-address", ""]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("TANGRAM_")}
         with self._process_log(name).open("ab") as log:

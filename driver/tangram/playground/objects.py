@@ -74,3 +74,14 @@ def results(claim: Mapping[str, Any]) -> list[Object]:
 def allocated(claim: Mapping[str, Any]) -> bool:
     """Whether the claim has an allocation."""
     return bool((claim.get("status") or {}).get("allocation"))
+
+
+def attribute(device: Object, name: str) -> Any:
+    """The value of one of our attributes; None where the device has none of that name."""
+    given = (device.get("attributes") or {}).get(name) or {}
+    return next(iter(given.values()), None)
+
+
+def gpu_of(device: Object) -> str:
+    """The UUID of the GPU that a published device is, or is a part of."""
+    return str(attribute(device, "parentUUID" if attribute(device, "type") == "mig" else "uuid"))

@@ -34,7 +34,7 @@ def draw(gpus: Sequence[GpuSeen], holders: Holders, *, colour: bool) -> list[str
     lines: list[str] = []
     for node, group in groupby(gpus, key=lambda gpu: gpu.node):
         here = list(group)
-        held = [holders.get((node, gpu.device), ()) for gpu in here]
+        held = [holding(gpu, holders) for gpu in here]
         free = sum(not each for each in held)
         products = ", ".join(
             f"{len(list(same))} × {product}" for product, same in groupby(here, key=_product)
@@ -57,13 +57,22 @@ def draw(gpus: Sequence[GpuSeen], holders: Holders, *, colour: bool) -> list[str
     return lines
 
 
+def holding(gpu: GpuSeen, holders: Holders) -> list[str]:
+    """Who has the GPU, or a part of it."""
+    found = (name for device in sorted(gpu.devices) for name in holders.get((gpu.node, device), ()))
+    return list(dict.fromkeys(found))
+
+
 def _product(gpu: GpuSeen) -> str:
     memory = f", {gpu.memory_bytes / 2**30:.0f} GiB" if gpu.memory_bytes else ""
     return f"{gpu.product_name}{memory}"
 
 
 def _label(gpu: GpuSeen, letters: Sequence[str]) -> str:
-    return ("+".join(letters) or "·" * gpu.healthy) + "✗" * (not gpu.healthy)
+    some = "+".join(letters)
+    if len(some) > _CELL - 2:
+        some = f"{letters[0]}…{letters[-1]}"
+    return (some or "·" * gpu.healthy) + "✗" * (not gpu.healthy)
 
 
 def _legend(entries: Sequence[tuple[str, str]], paint: Paint) -> list[str]:

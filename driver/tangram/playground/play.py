@@ -8,7 +8,7 @@ from tangram.base.errors import TangramError
 from tangram.playground import manifests
 from tangram.playground.cluster import Cluster
 from tangram.playground.manifests import Manifests
-from tangram.playground.picture import draw
+from tangram.playground.picture import draw, holding
 from tangram.playground.plans import Plans
 from tangram.playground.recorder import GpuSeen, PodSeen, Recorder
 from tangram.playground.scenarios.runner import Runner
@@ -114,9 +114,15 @@ class Play:
         if not pod.node:
             return [f"  {pod.name} waits", f"    why: {pod.waits}"]
         lines = [f"  {pod.name}: {pod.phase} on {pod.node}"]
-        lines += [f"    GPU {gpu.index}  {gpu.product_name}  {gpu.uuid}" for gpu in self._gpus(pod)]
+        lines += [f"    {self._one(gpu, pod)}" for gpu in self._gpus(pod)]
         lines += [f"    why: {text}" for text in self._why(pod)]
         return lines
+
+    @staticmethod
+    def _one(gpu: GpuSeen, pod: PodSeen) -> str:
+        text = f"GPU {gpu.index}  {gpu.product_name}  {gpu.uuid}"
+        parts = [device for node, device in pod.devices if node == gpu.node and device in gpu.devices]
+        return text if parts == [gpu.name] else f"{text}  {', '.join(parts)}"
 
     def _why(self, pod: PodSeen) -> list[str]:
         decisions = self.recorder.decisions()
@@ -130,7 +136,12 @@ class Play:
         return [*reasons, *([pod.waits] if pod.phase == "Failed" and pod.waits else [])]
 
     def _gpus(self, pod: PodSeen) -> list[GpuSeen]:
-        return [gpu for gpu in self.recorder.gpus() if (gpu.node, gpu.device) in pod.devices]
+        mine = set(pod.devices)
+        return [
+            gpu
+            for gpu in self.recorder.gpus()
+            if not mine.isdisjoint((gpu.node, device) for device in gpu.devices)
+        ]
 
     @property
     def failed(self) -> bool:
@@ -157,13 +168,13 @@ class Play:
                     "machine": machine,
                     "gpus": [
                         {
-                            "device": gpu.device,
+                            "device": gpu.name,
                             "uuid": gpu.uuid,
                             "index": gpu.index,
                             "productName": gpu.product_name,
                             "memoryBytes": gpu.memory_bytes,
                             "nvlinkLinks": gpu.links,
-                            "holders": sorted(holders.get((name, gpu.device), ())),
+                            "holders": sorted(holding(gpu, holders)),
                         }
                         for gpu in self.recorder.gpus()
                         if gpu.node == name

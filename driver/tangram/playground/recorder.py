@@ -1,14 +1,14 @@
 """What happened to every pod, kept while it happens: a claim forgets its devices when its pod has ended."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from tangram.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.model.quantity import parse_quantity
-from tangram.playground.objects import Object, claim_names, phase, results, uid
+from tangram.playground.objects import Object, attribute, claim_names, gpu_of, phase, results, uid
 from tangram.testing.apiserver import FakeApiServer
 
 _TROUBLES = frozenset(
@@ -19,10 +19,11 @@ SETTLED = frozenset({"Running", "Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuSeen:
-    """A GPU as its slice publishes it; `links` is the row of the link matrix as published."""
+    """A GPU as its slice publishes it, by one or several devices; `links` is the row of the link matrix as
+    published. `index` is the GPU's, or its `ordinal` where only MIG devices are published of it."""
 
     node: str
-    device: str
+    devices: frozenset[str]
     uuid: str
     index: int
     ordinal: int
@@ -31,6 +32,11 @@ class GpuSeen:
     """0 where it has none of its own"""
     links: str
     healthy: bool = True
+
+    @property
+    def name(self) -> str:
+        """That of the device of the whole GPU, with which all names of its devices begin."""
+        return min(self.devices, key=len).partition("-mig-")[0]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -121,24 +127,11 @@ class Recorder:
 
     def gpus(self) -> list[GpuSeen]:
         """All GPUs, by node and index."""
-        found = []
+        published: dict[tuple[str, str], list[Object]] = {}
         for item in self._server.objects(RESOURCE_SLICES):
             for device in item["spec"].get("devices") or ():
-                value = {name: next(iter(given.values())) for name, given in device["attributes"].items()}
-                memory = device["capacity"].get("memory", {"value": "0"})  # none where the CPU's is shared
-                found.append(
-                    GpuSeen(
-                        node=item["spec"]["nodeName"],
-                        device=device["name"],
-                        uuid=value["uuid"],
-                        index=value["index"],
-                        ordinal=value["ordinal"],
-                        product_name=value["productName"],
-                        memory_bytes=int(parse_quantity(memory["value"])),
-                        links=value["nvlinkLinks"],
-                        healthy=value["healthy"],
-                    )
-                )
+                published.setdefault((item["spec"]["nodeName"], gpu_of(device)), []).append(device)
+        found = [_gpu(node, uuid, devices) for (node, uuid), devices in published.items()]
         return sorted(found, key=lambda gpu: (gpu.node, gpu.index))
 
     def holders(self) -> dict[tuple[str, str], list[str]]:
@@ -162,6 +155,23 @@ class Recorder:
             if isinstance(entry, dict) and entry.get("event") == "claim_allocated":
                 found[str(entry["claim"])] = {key: entry.get(key) for key in ("node", "terms", "runner_up")}
         return found
+
+
+def _gpu(node: str, uuid: str, devices: Sequence[Object]) -> GpuSeen:
+    whole = [device for device in devices if attribute(device, "type") != "mig"]
+    device = (whole or devices)[0]
+    memory = device["capacity"].get("memory", {"value": "0"}) if whole else {"value": "0"}
+    return GpuSeen(
+        node=node,
+        devices=frozenset(each["name"] for each in devices),
+        uuid=uuid,
+        index=attribute(device, "index" if whole else "ordinal"),
+        ordinal=attribute(device, "ordinal"),
+        product_name=attribute(device, "productName"),
+        memory_bytes=int(parse_quantity(memory["value"])),  # none where the CPU's is shared
+        links=attribute(device, "nvlinkLinks") or "",
+        healthy=all(attribute(each, "healthy") for each in devices),
+    )
 
 
 def _ends(pod: Object) -> Iterator[str]:

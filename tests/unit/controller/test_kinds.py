@@ -128,6 +128,19 @@ def test_shares_of_mps_by_capacity() -> None:
     assert "unfit" in node.why("mps", capacity={"cores": "101"})
 
 
+def test_sharers_are_not_reported_as_two_claims_on_one_device() -> None:
+    node = Node()
+    first = node.take("timeslice")
+    node.take("timeslice")
+    assert not node.world.reports
+    body = {key: value for key, value in first.items() if key not in ("shareID", "claim")}
+    stolen = claim("stolen", class_name=KIND_CLASSES["timeslice"])
+    node.world.put({**stolen, "status": {"allocation": {"devices": {"results": [body]}}}})
+    ((name, note),) = node.world.reports
+    assert name == "stolen"
+    assert "is allocated to default/c1, default/c2 as well" in note
+
+
 def test_shares_of_mps_by_parameters() -> None:
     node = Node()
     taken = node.take("mps", mps={"threadPercent": 40, "pinnedMemory": "30Gi"}, shPolicy="mps")

@@ -116,7 +116,10 @@ def test_device_taints() -> None:
         (exactly(allocationMode="Some"), ["request gpu", "count mode Some"]),
         (exactly(count=-1), ["request gpu", "negative"]),
         (exactly(count=33), ["limit of 32"]),
-        (exactly(selectors=[{"cel": {"expression": "device.driver =="}}]), ["claim default/c, request gpu: selector #0: CEL compile error"]),
+        (
+            exactly(selectors=[{"cel": {"expression": "device.driver =="}}]),
+            ["claim default/c, request gpu: selector #0: CEL compile error"],
+        ),
         (exactly(capacity={"requests": {"cores": "10"}}), ["4 unfit (has no capacity cores)"]),
     ],
 )

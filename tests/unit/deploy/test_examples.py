@@ -1,8 +1,9 @@
 """The examples are valid objects, alike in form, and safe to apply side by side."""
 
+import functools
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ import yaml
 from devtools.render import ROOT
 from tangram import DRIVER_NAME
 from tangram.api import decode_parameters, lower
-from tangram.cel import compile_expression
+from tangram.api.lowering import CLASS_SHARING
+from tangram.cel import CelDevice, compile_expression
+from tangram.model.devices import Kind
 
 from .devices import cel_device, published
 
@@ -71,14 +74,23 @@ def test_names_only_what_it_brings(file: Path) -> None:
             assert used <= pod_claims
     for claim_spec in _claim_specs(file):
         for request in claim_spec["devices"]["requests"]:
-            assert request["exactly"]["deviceClassName"] == DRIVER_NAME
+            assert request["exactly"]["deviceClassName"] in CLASS_SHARING
 
 
-SIMULATED = [
-    device
-    for machine in ("a100-sxm4-80gb-x8", "h100-sxm5-80gb-x8")
-    for device in map(cel_device, published(machine))
-]
+KINDS: Mapping[str, Kind] = {
+    DRIVER_NAME: "gpu",
+    **{f"{kind}.{DRIVER_NAME}": kind for kind in ("mig", "mps", "timeslice")},
+}
+
+
+@functools.cache
+def _simulated(class_name: str) -> list[CelDevice]:
+    """The devices of a class; of a class alone are selectors of claims asked."""
+    return [
+        cel_device(device)
+        for machine in ("a100-sxm4-80gb-x8", "h100-sxm5-80gb-x8")
+        for device in published(machine, kinds=(KINDS[class_name],))
+    ]
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -87,7 +99,8 @@ def test_selectors_are_understood_and_true_of_a_simulated_gpu(file: Path) -> Non
         for request in claim_spec["devices"]["requests"]:
             for selector in request["exactly"].get("selectors", []):
                 program = compile_expression(selector["cel"]["expression"])
-                fitting = [program.evaluate(device) for device in SIMULATED]
+                devices = _simulated(request["exactly"]["deviceClassName"])
+                fitting = [program.evaluate(device) for device in devices]
                 assert any(fitting) is (file.stem != "09-cannot-fit")
                 assert not all(fitting) or file.stem == "01-one-gpu"
 
@@ -103,17 +116,20 @@ def test_attributes_that_constraints_match_are_published(file: Path) -> None:
 
 
 def test_parameters_are_accepted() -> None:
-    demands = []
+    demands = {}
     for file in FILES:
         for claim_spec in _claim_specs(file):
+            (request,) = claim_spec["devices"]["requests"]
             for config in claim_spec["devices"].get("config", []):
                 raw = json.dumps(config["opaque"]["parameters"]).encode()
                 parameters = decode_parameters(raw, object_name=file.name, field="parameters")
-                demands.append(lower(parameters, class_name=DRIVER_NAME, object_name=file.name))
-    (demand,) = demands
-    assert demand.memory_gb == 80
-    assert demand.linked_set_size == 4
-    assert demand.sharing == "exclusive"
+                class_name = request["exactly"]["deviceClassName"]
+                demands[file.stem] = lower(parameters, class_name=class_name, object_name=file.name)
+    assert sorted(demands) == ["08-claim-parameters", "12-mps", "14-mixed-kinds"]
+    linked = demands["08-claim-parameters"]
+    assert (linked.memory_gb, linked.linked_set_size, linked.sharing) == (80, 4, "exclusive")
+    assert demands["12-mps"].share.cores == 60
+    assert demands["14-mixed-kinds"].mig_profile == "3g.40gb"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

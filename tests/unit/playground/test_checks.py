@@ -114,7 +114,7 @@ APART = state(
         ({"object": {"kind": "Job", "name": "j"}, "has": {"a": 1}}, PAIR, "there is no Job j"),
         ({"held": 1}, PAIR, "no node holds the state of claim c1"),
         ({"published": {"n": 3}, "healthy": 2}, PAIR, ""),
-        ({"published": {"n": 2}}, PAIR, "n publishes 3 devices, not 2"),
+        ({"published": {"n": 2}}, PAIR, "n publishes 3 GPUs, not 2"),
         ({"published": {"n": 3}, "healthy": 3}, PAIR, "2 of these are healthy, not 3"),
     ],
 )

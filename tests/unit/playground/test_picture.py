@@ -9,7 +9,7 @@ from tangram.playground.recorder import GpuSeen
 def gpu(index: int, links: str) -> GpuSeen:
     return GpuSeen(
         node="n",
-        device=f"gpu-{index}",
+        devices=frozenset({f"gpu-{index}", f"gpu-{index}-mig-1g10gb-0"}),
         uuid=f"GPU-{index}",
         index=index,
         ordinal=index,
@@ -32,6 +32,11 @@ def test_boxes_links_and_holders() -> None:
         "     ╰───────────────╯",
         "  A a   B b",
     ]
+
+
+def test_more_sharers_than_a_box_has_room_for() -> None:
+    held = {("n", "gpu-0"): ["a", "b"], ("n", "gpu-0-mig-1g10gb-0"): ["c", "a", "d"]}
+    assert draw([gpu(0, "none")], held, colour=False)[2] == "  │ A…D │"
 
 
 def test_a_switch_and_no_links() -> None:

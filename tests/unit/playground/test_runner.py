@@ -65,6 +65,7 @@ class FakeWorld:
             {
                 "name": f"gpu-{index}",
                 "attributes": {
+                    "uuid": {"string": f"GPU-{index}"},
                     "productName": {"string": product},
                     "healthy": {"bool": state == "present"},
                     "index": {"int": index},

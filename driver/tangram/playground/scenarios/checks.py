@@ -6,7 +6,16 @@ from itertools import combinations
 from typing import Any, assert_never
 
 from tangram.model.links import LinkMatrix, LinkRow
-from tangram.playground.objects import Object, allocated, claim_names, phase, results, uid
+from tangram.playground.objects import (
+    Object,
+    allocated,
+    attribute,
+    claim_names,
+    gpu_of,
+    phase,
+    results,
+    uid,
+)
 from tangram.playground.scenarios.schema import (
     ClaimsExpectation,
     Devices,
@@ -18,7 +27,7 @@ from tangram.playground.scenarios.schema import (
     PodsExpectation,
     PublishedExpectation,
 )
-from tangram.playground.scenarios.world import Container, State, attribute
+from tangram.playground.scenarios.world import Container, State
 
 Memory = Mapping[str, object]
 """pod → what `remember` kept of it"""
@@ -138,20 +147,27 @@ def _sees(pod: Object, spec: Object, state: State) -> list[str]:
     names = dict(claim_names(pod))
     wanted = [names.get(each["name"], "") for each in (spec.get("resources") or {}).get("claims") or ()]
     claims = [claim for claim in state.claims_of(pod) if claim["metadata"]["name"] in wanted]
-    uuids = {attribute(device, "uuid") for claim in claims for device in state.devices(claim)}
+    devices = [device for claim in claims for device in state.devices(claim)]
+    uuids = {attribute(each, "uuid") for each in devices if attribute(each, "type") != "mig"}
+    instances = sum(attribute(each, "type") == "mig" for each in devices)
     variables = dict(re.findall(r"^(TANGRAM_\w+)=(.*)$", log, re.MULTILINE))
     files = set(re.findall(r"/dev/nvidia\d+", log))
-    printed = {
-        each
-        for name, value in variables.items()
-        if name.startswith("TANGRAM_GPU_UUIDS")
-        for each in value.split(",")
-        if each
-    }
+    printed, made = (
+        {
+            each
+            for name, value in variables.items()
+            if name.startswith(f"TANGRAM_{kind}_UUIDS")
+            for each in value.split(",")
+            if each
+        }
+        for kind in ("GPU", "MIG")
+    )
     problems = []
+    if len(made) != instances or not all(each.startswith("MIG-") for each in made):
+        problems.append(f"reads the MIG UUIDs {sorted(made)} for {instances} instances")
     if printed != uuids:
         problems.append(f"reads the UUIDs {sorted(printed)}, not {sorted(map(str, uuids))}")
-    if len(files) != len(uuids):
+    if len(files) != len({gpu_of(each) for each in devices}):
         problems.append(f"sees {sorted(files)} for {len(uuids)} GPUs")
     if claims and variables.get("TANGRAM_CLAIM_UID") not in {uid(claim) for claim in claims}:
         problems.append(f"reads TANGRAM_CLAIM_UID={variables.get('TANGRAM_CLAIM_UID')}")
@@ -295,15 +311,17 @@ def _different(wanted: Any, found: Any, path: str) -> list[str]:
 
 
 def _published(expectation: PublishedExpectation, state: State) -> list[str]:
-    devices = list(state.published())
+    gpus = state.gpus()
     problems = [
-        f"{node} publishes {count} devices, not {wanted}"
+        f"{node} publishes {count} GPUs, not {wanted}"
         for node, wanted in expectation.published.items()
-        if (count := sum(each == node for each, _ in devices)) != wanted
+        if (count := sum(each == node for each, _ in gpus)) != wanted
     ]
     if expectation.healthy is not None:
         healthy = sum(
-            bool(attribute(each, "healthy")) for node, each in devices if node in expectation.published
+            all(attribute(each, "healthy") for each in devices)
+            for (node, _), devices in gpus.items()
+            if node in expectation.published
         )
         if healthy != expectation.healthy:
             problems.append(f"{healthy} of these are healthy, not {expectation.healthy}")

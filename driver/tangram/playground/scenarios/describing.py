@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tangram.playground.objects import allocated, leaving, phase
+from tangram.playground.objects import allocated, attribute, leaving, phase
 from tangram.playground.scenarios.schema import (
     Action,
     Apply,
@@ -20,7 +20,7 @@ from tangram.playground.scenarios.schema import (
     PublishedExpectation,
     Remember,
 )
-from tangram.playground.scenarios.world import State, attribute
+from tangram.playground.scenarios.world import State
 
 _EVENTS = 20
 

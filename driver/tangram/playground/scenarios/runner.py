@@ -9,7 +9,7 @@ import msgspec
 from tangram.base.clock import Clock
 from tangram.base.errors import InvalidObjectError
 from tangram.hardware.machines import MachineDescription, load_machine
-from tangram.playground.objects import allocated, results
+from tangram.playground.objects import allocated, attribute, results
 from tangram.playground.scenarios.checks import Memory, held_problems, remembered, unmet, wanted_logs
 from tangram.playground.scenarios.describing import action_text, state_text
 from tangram.playground.scenarios.schema import (
@@ -23,7 +23,7 @@ from tangram.playground.scenarios.schema import (
     Scenario,
     Step,
 )
-from tangram.playground.scenarios.world import Container, State, World, attribute
+from tangram.playground.scenarios.world import Container, State, World
 
 _MACHINES_WITHIN_S = 120.0
 _CLEAN_WITHIN_S = 180.0
@@ -219,9 +219,9 @@ def _targets(change: GpuChange, state: State) -> tuple[dict[str, set[int] | None
         for result in results(claim)
     }
     free = sorted(
-        attribute(device, "index")
-        for node, device in state.published()
-        if node == change.node and device["name"] not in held
+        attribute(devices[0], "index")
+        for (node, _), devices in state.gpus().items()
+        if node == change.node and held.isdisjoint(each["name"] for each in devices)
     )
     return ({change.node: {free[0]}}, "") if free else ({}, f"{change.node} has no free GPU")
 
@@ -231,9 +231,9 @@ def _products(description: MachineDescription) -> list[str]:
 
 
 def _published(state: State, node: str) -> list[str]:
-    """The product names of the node's healthy devices."""
+    """The product names of the node's healthy GPUs."""
     return sorted(
-        str(attribute(device, "productName"))
-        for where, device in state.published()
-        if where == node and attribute(device, "healthy")
+        str(attribute(devices[0], "productName"))
+        for (where, _), devices in state.gpus().items()
+        if where == node and all(attribute(each, "healthy") for each in devices)
     )

@@ -126,7 +126,7 @@ class HeldExpectation(Strict, frozen=True, kw_only=True):
 
 
 class PublishedExpectation(Strict, frozen=True, kw_only=True):
-    """How many devices each node publishes; with `healthy`, how many of them all are healthy."""
+    """How many GPUs each node publishes; with `healthy`, how many of them all are healthy."""
 
     published: Annotated[dict[str, Count], Meta(min_length=1)]
     healthy: Count | None = None

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
 from tangram import DRIVER_NAME
-from tangram.playground.objects import Object, claim_names, results
+from tangram.playground.objects import Object, claim_names, gpu_of, results
 from tangram.playground.scenarios.schema import Action, Component, ObjectKind
 
 Container = tuple[str, str]
@@ -61,18 +61,19 @@ class State:
                 for device in item["spec"].get("devices") or ():
                     yield item["spec"].get("nodeName", ""), device
 
+    def gpus(self) -> dict[tuple[str, str], list[Object]]:
+        """(node, UUID of the GPU) → what is published of it"""
+        found: dict[tuple[str, str], list[Object]] = {}
+        for node, device in self.published():
+            found.setdefault((node, gpu_of(device)), []).append(device)
+        return found
+
     def _published(self) -> dict[tuple[str, str], Object]:
         return {
             (item["spec"]["pool"]["name"], device["name"]): device
             for item in self.objects["ResourceSlice"]
             for device in item["spec"].get("devices") or ()
         }
-
-
-def attribute(device: Object, name: str) -> Any:
-    """The value of one of our attributes; None where the device has none of that name."""
-    given = (device.get("attributes") or {}).get(name) or {}
-    return next(iter(given.values()), None)
 
 
 class World(Protocol):
