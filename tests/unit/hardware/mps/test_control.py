@@ -44,7 +44,7 @@ async def test_limits_are_set_by_index_and_read_back() -> None:
 
 
 @pytest.mark.parametrize(
-    "memory", ["3G", "3072M", "3072MB", "3072 MiB", "3221225472", "limit: 3 GiB", "w\n3G"]
+    "memory", ["3G", "3072M", "3072MB", "3072 MiB", "3221225472", "3145728K", "limit: 3 GiB", "w\n3G"]
 )
 async def test_p38_forms_of_the_same_limit(memory: str) -> None:
     assert await refusal("40.0\n", f"{memory}\n") == ""
@@ -66,6 +66,12 @@ async def test_a_whole_number_of_gib_may_stand_for_more() -> None:
     daemon = Daemon(get_default_active_thread_percentage="50\n", get_default_device_pinned_mem_limit="3G\n")
     assert await control.set_limits(daemon, share(3500, 50)) == ""
     assert await control.set_limits(daemon, share(4096, 50)) != ""
+
+
+async def test_limits_of_the_largest_boards() -> None:
+    daemon = Daemon(get_default_active_thread_percentage="50\n", get_default_device_pinned_mem_limit="1T\n")
+    assert await control.set_limits(daemon, share(2**20, 50)) == ""
+    assert await control.set_limits(daemon, share(2**20 - 1, 50)) != ""
 
 
 async def test_a_server_that_keeps_other_limits_is_refused() -> None:

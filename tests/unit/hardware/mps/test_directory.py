@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.unit.hardware.mps.support import BOOT, GPU, share
 
 from tangram.base.errors import HardwareError, HardwareTimeoutError, StateError
-from tangram.hardware.mps.directory import MpsDirectory, read_members
+from tangram.hardware.mps.directory import MpsDirectory, mps_root, read_members
 from tangram.hardware.mps.values import (
     MpsDaemon,
     MpsMember,
@@ -116,9 +116,13 @@ def test_what_is_not_the_uuid_of_a_gpu_becomes_no_path(uuid: str) -> None:
         directory_name(GpuUuid(uuid))
 
 
+def test_the_directory_lies_in_the_plugin_s_own() -> None:
+    assert mps_root("/data/kubelet") == Path("/data/kubelet/plugins/gpu.resource.admin/mps")
+
+
 def test_sockets_below_the_directory_fit() -> None:
     """unix(7): 107 bytes; of what MPS makes, control_privileged is among the longest names."""
-    root = Path("/var/lib/kubelet/plugins/gpu.resource.admin/mps")
+    root = mps_root("/var/lib/kubelet")
     assert len(str(root / directory_name(UUID) / "pipe" / "nvidia-cuda-mps-control.pid")) < 108
 
 
