@@ -124,16 +124,18 @@ async def test_later_calls_get_a_fresh_thread_up_to_a_bound(
     workers: Workers, backend: SimulatedBackend, clock: FakeClock
 ) -> None:
     uuid = (await workers.discover()).gpus[0].uuid
-    hang = backend.hang("probe", uuid)
+    hangs = []
     for _ in range(2):
+        hangs.append(backend.hang("probe", uuid))  # one each: both calls must be stuck, not only begun
         call = asyncio.create_task(workers.probe(uuid))
         await clock.until_sleeping(1)
-        await timed_out(call, hang, clock, seconds=10)
+        await timed_out(call, hangs[-1], clock, seconds=10)
     threads = threading.active_count()
     with pytest.raises(HardwareTimeoutError, match="refused, 2 calls hang already"):
         await workers.probe(uuid)
     assert threading.active_count() == threads
-    hang.release()
+    for hang in hangs:
+        hang.release()
     await ended(uuid)
     await workers.probe(uuid)
 
