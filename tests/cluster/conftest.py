@@ -1,7 +1,8 @@
 """A real cluster with Tangram deployed from its own image and chart.
 
 Reuses a cluster that is up at TANGRAM_CLUSTER_BASE_PORT (default 17400), else starts one with two nodes, and
-leaves it up. Each test has a namespace of its own.
+leaves it up. Each test has a namespace of its own. With `-n 2` each worker has its own cluster, the second
+one's base port is 1000 higher: what a test disturbs and counts is the whole of a cluster.
 """
 
 import os
@@ -14,11 +15,18 @@ from tests.cluster.harness import ROOT, Cluster, run
 pytestmark = pytest.mark.cluster
 
 LABEL = "tangram-test=yes"
+_PORTS_APART = 1000
+
+
+def own_base_port() -> str:
+    """Of the cluster of this worker of pytest-xdist, or of the only one."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    return str(int(os.environ.get("TANGRAM_CLUSTER_BASE_PORT", "17400")) + worker * _PORTS_APART)
 
 
 @pytest.fixture(scope="session")
 def deployed() -> Cluster:
-    base_port = os.environ.get("TANGRAM_CLUSTER_BASE_PORT", "17400")
+    base_port = own_base_port()
     version = os.environ.get("TANGRAM_CLUSTER_VERSION", "1.36.3")
     run(str(ROOT / "hack" / "cluster"), "up", "--base-port", base_port, "--nodes", "2", "--version", version)
     cluster = Cluster(base_port)

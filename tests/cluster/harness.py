@@ -128,21 +128,24 @@ class Cluster:
             for result in claim["status"]["allocation"]["devices"]["results"]
         ]
 
+    def kept_on(self, node: str) -> tuple[set[str], set[str]]:
+        """Claim uids with held state, and those with a CDI file, on a node."""
+        state, prefix = f"/var/lib/kubelet/plugins/{DRIVER}/claims/", f"/var/run/cdi/{DRIVER}_"
+        shown = self.on_node(node, "sh", "-c", f"ls -d {state}*.json {prefix}*.json", check=False)
+        paths = [path.removesuffix(".json") for path in shown.split()]
+        held, cdi = (
+            {path.removeprefix(start) for path in paths if path.startswith(start)}
+            for start in (state, prefix)
+        )
+        return held, cdi
+
     def held_on(self, node: str) -> set[str]:
         """Claim uids with held state on a node."""
-        directory = f"/var/lib/kubelet/plugins/{DRIVER}/claims"
-        listing = self.on_node(node, "ls", directory, check=False)
-        return {name.removesuffix(".json") for name in listing.split() if name.endswith(".json")}
+        return self.kept_on(node)[0]
 
     def cdi_on(self, node: str) -> set[str]:
         """Claim uids with a CDI file on a node."""
-        listing = self.on_node(node, "ls", "/var/run/cdi", check=False)
-        prefix = f"{DRIVER}_"
-        return {
-            name.removeprefix(prefix).removesuffix(".json")
-            for name in listing.split()
-            if name.startswith(prefix)
-        }
+        return self.kept_on(node)[1]
 
     # --- Tangram's own pods ---------------------------------------------------------------------------
 

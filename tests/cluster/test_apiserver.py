@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.cluster.conftest import own_base_port
 from tests.conformance import realserver, schema
 from tests.conformance.compare import differences
 from tests.conformance.questions import load
@@ -20,7 +21,7 @@ def test_real_api_server_answers_as_recorded(tmp_path: Path) -> None:
     version = os.environ.get("TANGRAM_CLUSTER_VERSION", VERSION)
     if version != VERSION:
         pytest.skip(f"the answers of {VERSION} are recorded, not those of {version}")
-    base_port = int(os.environ.get("TANGRAM_CLUSTER_BASE_PORT", "17400")) + _OFFSET
+    base_port = int(own_base_port()) + _OFFSET
     with realserver.running(version, base_port=base_port, directory=tmp_path) as server:
         given = asyncio.run(ask_all(server, load()))
         assert schema.read(server) == schema.PATH.read_text()

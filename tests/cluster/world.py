@@ -14,7 +14,7 @@ from tangram.playground.scenarios.world import Container, Event, State
 MACHINE_FILE = f"/var/lib/kubelet/plugins/{DRIVER}/machine.yaml"
 """On the node and in the plugin's container alike."""
 _KINDS = "pods,resourceclaims,deployments,jobs,resourceslices,events"
-_PAUSE_S = 0.3
+_PAUSE_S, _LONGEST_PAUSE_S = 0.3, 2.0
 
 
 class ClusterWorld:
@@ -26,6 +26,7 @@ class ClusterWorld:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._applied: list[Object] = []
+        self._pause_s = _PAUSE_S
 
     def cannot(self, action: Action) -> str:
         return ""
@@ -34,6 +35,7 @@ class ClusterWorld:
         await asyncio.to_thread(place_machine, self._cluster, node, description)
 
     async def apply(self, objects: Sequence[Object]) -> None:
+        self._pause_s = _PAUSE_S
         listed = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
         try:
             await asyncio.to_thread(self._cluster.apply, listed)
@@ -54,7 +56,8 @@ class ClusterWorld:
         texts = await asyncio.gather(
             *(self._kubectl("logs", pod, "-c", name, check=False) for pod, name in logs)
         )
-        on_nodes = [await asyncio.to_thread(self._held, node) for node in self.nodes] if held else []
+        nodes = self.nodes if held else ()
+        on_nodes = await asyncio.gather(*(asyncio.to_thread(self._cluster.kept_on, node) for node in nodes))
         return State(
             objects={kind: [item for item in items if item["kind"] == kind] for kind in kinds},
             events=[_event(item) for item in sorted(items, key=_written) if item["kind"] == "Event"],
@@ -64,9 +67,12 @@ class ClusterWorld:
         )
 
     async def change(self) -> None:
-        await asyncio.sleep(_PAUSE_S)  # kubectl is asked: nothing tells us
+        # kubectl is asked, for nothing tells us: ever less often while the kubelet waits to try again.
+        await asyncio.sleep(self._pause_s)
+        self._pause_s = min(self._pause_s * 1.2, _LONGEST_PAUSE_S)
 
     async def clean_up(self) -> None:
+        self._pause_s = _PAUSE_S
         if self._applied:
             listed = {"apiVersion": "v1", "kind": "List", "items": self._applied[::-1]}
             await self._kubectl(
@@ -81,9 +87,6 @@ class ClusterWorld:
         return await asyncio.to_thread(
             self._cluster.kubectl, *arguments, "-n", self._cluster.namespace, stdin=stdin, check=check
         )
-
-    def _held(self, node: str) -> tuple[set[str], set[str]]:
-        return self._cluster.held_on(node), self._cluster.cdi_on(node)
 
     def _disturb(self, component: Component, node: str, kill: bool) -> None:
         cluster = self._cluster
