@@ -17,20 +17,21 @@ _NEXT_STEPS = {
 }
 
 
-def write_atomically(path: Path, data: bytes, *, mode: int) -> None:
+def write_atomically(path: Path, data: bytes, *, mode: int, sync: bool = True) -> None:
     """Writes by temporary file, fsync and rename; makes the directory if need be.
 
     A reader, and the disk after a crash, has the old content or the new one, whole; the directory is not
     synced, so that just after a power cut it may be the old one again. A process killed in between leaves
-    only a temporary file (`remove_leftovers`). StateError names the path and what to do.
+    only a temporary file (`remove_leftovers`). Without `sync` all that holds for killed processes, not for a
+    power cut: for what is of no use after one. StateError names the path and what to do.
     """
     try:
         path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
-            _replace(path, data, mode)
+            _replace(path, data, mode, sync=sync)
         except FileNotFoundError:
             # Another process that starts just now took the temporary file for a leftover.
-            _replace(path, data, mode)
+            _replace(path, data, mode, sync=sync)
     except OSError as error:
         raise state_error(error, path, "cannot be written") from error
 
@@ -50,7 +51,7 @@ def state_error(error: OSError, path: Path, what: str) -> StateError:
     )
 
 
-def _replace(path: Path, data: bytes, mode: int) -> None:
+def _replace(path: Path, data: bytes, mode: int, *, sync: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
@@ -58,7 +59,8 @@ def _replace(path: Path, data: bytes, mode: int) -> None:
             file.write(data)
             file.flush()
             os.fchmod(descriptor, mode)
-            os.fsync(descriptor)
+            if sync:
+                os.fsync(descriptor)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -36,6 +36,7 @@ from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory
 from tangram.node.locks import Locks
 from tangram.node.metrics import HELD_STATE_SET_ASIDE, NodeCollector
+from tangram.node.mpswatch import MpsWatch
 from tangram.node.pools import Counters, pools
 from tangram.node.prepare import Preparer
 from tangram.node.reconcile import Reconciler
@@ -142,6 +143,9 @@ class NodePlugin:
             boot_id=boot_id,
             shm_directory=None if backend.name == "simulated" else _SHM,
         )
+        self._mps_watch = MpsWatch(
+            directory=mps, held=self._held_claims, tell=self._reporter.mps_failed, clock=clock
+        )
         self._preparer = Preparer(
             pool=pool,
             store=self._store,
@@ -223,7 +227,7 @@ class NodePlugin:
                 await self._reconciler.local(at_start=True)
                 try:
                     await self._plugin.start()
-                    for loop in (self._publisher, self._reporter, self._reconciler):
+                    for loop in (self._publisher, self._reporter, self._reconciler, self._mps_watch):
                         tasks.create_task(loop.run())
                     if self._settings.allocator == "scheduler":
                         tasks.create_task(self._learn_layout())

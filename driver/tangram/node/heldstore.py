@@ -14,6 +14,15 @@ _SET_ASIDE = ".set-aside"
 _MAXIMUM_FILE_BYTES = 1024 * 1024
 
 
+_Known = tuple[tuple[int, int, int], HeldClaim | Damage]
+"""What a file held when it looked like this."""
+
+
+def _signature(status: os.stat_result) -> tuple[int, int, int]:
+    """A write makes a new inode, and gives it a new time."""
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
 class HeldStore:
     """The directory of held state. Blocking; every method may raise StateError.
 
@@ -23,7 +32,7 @@ class HeldStore:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._cache: dict[str, tuple[tuple[int, int, int], HeldClaim | Damage]] = {}
+        self._cache: dict[str, _Known] = {}
 
     def create(self) -> None:
         """Makes the directory, and removes what cut-off writes left in it."""
@@ -35,17 +44,16 @@ class HeldStore:
 
     def load(self) -> Contents:
         """All files as they are now."""
-        cache: dict[str, tuple[tuple[int, int, int], HeldClaim | Damage]] = {}
+        cache: dict[str, _Known] = {}
         try:
             with os.scandir(self._directory) as entries:
-                uids = sorted(
-                    entry.name.removesuffix(_SUFFIX) for entry in entries if entry.name.endswith(_SUFFIX)
-                )
+                found = sorted((entry.name, entry) for entry in entries if entry.name.endswith(_SUFFIX))
+                for name, entry in found:
+                    uid = name.removesuffix(_SUFFIX)
+                    if is_uid(uid) and (known := self._look(uid, entry)) is not None:
+                        cache[uid] = known
         except OSError as error:
             raise state_error(error, self._directory, "cannot be read") from error
-        for uid in uids:
-            if is_uid(uid) and (entry := self._read(uid)) is not None:
-                cache[uid] = entry
         self._cache = cache
         read = {uid: content for uid, (_, content) in cache.items()}
         return Contents(
@@ -58,10 +66,13 @@ class HeldStore:
         entry = self._read(uid)
         return None if entry is None else entry[1]
 
-    def write(self, claim: HeldClaim) -> None:
-        """Writes a claim's file in one step. A file of a newer version is refused, a damaged one replaced."""
+    def write(self, claim: HeldClaim, *, sync: bool = True) -> None:
+        """Writes a claim's file in one step. A file of a newer version is refused, a damaged one replaced.
+
+        `sync`: it outlives a power cut.
+        """
         data = encode(claim, unknown=self._unknown_fields(claim.uid))
-        write_atomically(self._path(claim.uid), data, mode=0o600)
+        write_atomically(self._path(claim.uid), data, mode=0o600, sync=sync)
 
     def remove(self, uid: str) -> None:
         """Removes a claim's file; none there is no error.
@@ -92,12 +103,21 @@ class HeldStore:
             raise StateError(f"claim uid {uid[:80]!r} cannot be a file name")
         return self._directory / f"{uid}{_SUFFIX}"
 
-    def _read(self, uid: str) -> tuple[tuple[int, int, int], HeldClaim | Damage] | None:
+    def _look(self, uid: str, entry: os.DirEntry[str]) -> _Known | None:
+        """A file that stands there as it was read last is not opened again."""
+        try:
+            known = self._cache.get(uid)
+            if known is not None and known[0] == _signature(entry.stat(follow_symlinks=False)):
+                return known
+        except OSError:
+            pass  # gone or unreadable: reading tells
+        return self._read(uid)
+
+    def _read(self, uid: str) -> _Known | None:
         path = self._path(uid)
         try:
             with path.open("rb") as file:
-                status = os.fstat(file.fileno())
-                signature = (status.st_ino, status.st_mtime_ns, status.st_size)
+                signature = _signature(os.fstat(file.fileno()))
                 if (cached := self._cache.get(uid)) is not None and cached[0] == signature:
                     return cached
                 data = file.read(_MAXIMUM_FILE_BYTES + 1)

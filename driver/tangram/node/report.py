@@ -18,6 +18,7 @@ from tangram.base.errors import (
     TangramError,
 )
 from tangram.base.logs import get_logger
+from tangram.hardware.mps.values import MpsIncident
 from tangram.kube.client import Client, decode
 from tangram.kube.events import EventRecorder, ObjectReference
 from tangram.kube.objects import ResourceClaim
@@ -111,6 +112,16 @@ class Reporter:
             reason="GpuNotEmpty",
             note=f"handed over on node {self._node_name} although {found}",
             action="Prepare",
+            kind="Warning",
+        )
+
+    def mps_failed(self, held: HeldClaim, incident: MpsIncident) -> None:
+        """The MPS daemon of a GPU of the claim, or its server, has failed."""
+        self._events.emit(
+            _claim_reference(ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid)),
+            reason="MpsFailed",
+            note=f"node {self._node_name}: {incident.cause}; containers that used it must be restarted",
+            action="Watch",
             kind="Warning",
         )
 

@@ -71,7 +71,7 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             pattern=rf"\A{_KIND}(,{_KIND})*\Z",
             extra={"expected": "kinds such as gpu,mig (of gpu, mig, mps, timeslice)"},
         ),
-    ] = "gpu"
+    ] = "gpu,mig,timeslice"
     replicas: Annotated[
         int,
         Meta(

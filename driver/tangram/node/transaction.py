@@ -84,7 +84,8 @@ class Transaction:
     def make_files(self, wanted: HeldClaim, inventory: Inventory) -> HeldClaim:
         """The whole of a claim that `is_files_alone`. Blocking. On an error all is undone that can be."""
         try:
-            self._store.write(wanted)
+            # A power cut takes along all that this announces.
+            self._store.write(wanted, sync=False)
             return self.commit(wanted, inventory, {})
         except TangramError:
             with contextlib.suppress(TangramError):
@@ -203,7 +204,7 @@ class Transaction:
 
     def _note_release(self, held: HeldClaim) -> None:
         try:
-            self._store.write(held)
+            self._store.write(held, sync=not _has_only_files(held))
         except StateError as error:
             # A full disk must not keep a pod from ending: every step can be repeated without this note.
             _log.warning("unprepare_not_noted", claim=held.label, error=str(error))

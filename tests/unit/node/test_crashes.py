@@ -61,7 +61,7 @@ def assert_all_or_nothing(node: Node, step: int) -> HeldClaim | None:
 
 async def test_prepare_dies_and_is_repeated(tmp_path: Path, killer: Killer) -> None:
     dead = await die_at_each_step(tmp_path, killer, prepared=False, act=prepare)
-    assert len(dead) > 30
+    assert len(dead) > 25
     for step, node, claims in dead:
         await prepare(node, claims)
         assert assert_all_or_nothing(node, step) is not None, step

@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -376,17 +377,17 @@ async def test_a_full_disk_leaves_nothing_half_done(
     node: Node, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:
     writes = 0
-    fsync = __import__("os").fsync
+    fchmod = os.fchmod
 
-    def full(descriptor: int) -> None:
+    def full(descriptor: int, mode: int) -> None:
         nonlocal writes
         writes += 1
         if writes == failing_write:
             raise OSError(errno.ENOSPC, "No space left on device")
-        fsync(descriptor)
+        fchmod(descriptor, mode)
 
     claim = make_claim([node.devices[0]])
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("os.fchmod", full)
     with pytest.raises(StateError, match="No space left on device") as caught:
         await node.preparer.prepare(claim)
     assert "free space" in caught.value.next_step

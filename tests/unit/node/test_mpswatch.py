@@ -1,0 +1,109 @@
+"""Claims are told what happened to the MPS daemons of their GPUs."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import cast
+
+from tangram.base.errors import StateError
+from tangram.hardware.mps.directory import MpsDirectory
+from tangram.hardware.mps.values import MpsIncident, MpsStatus
+from tangram.model.devices import Kind
+from tangram.node.held import HeldClaim, HeldDevice
+from tangram.node.mpswatch import LOOK_S, MpsWatch
+from tangram.testing.clock import FakeClock
+
+
+class Directory:
+    def __init__(self) -> None:
+        self.said: dict[str, MpsStatus] = {}
+        self.broken = False
+
+    def fail(self, gpu: str, incidents: int) -> MpsIncident:
+        incident = MpsIncident(kind="died", cause=f"the MPS daemon died ({incidents})", time="t")
+        self.said[gpu] = MpsStatus(
+            uuid=gpu, state="ready", keeper="k", incidents=incidents, incident=incident if incidents else None
+        )
+        return incident
+
+    def statuses(self) -> Mapping[str, MpsStatus]:
+        if self.broken:
+            raise StateError("the disk")
+        return self.said
+
+
+def claim(name: str, *devices: tuple[str, Kind], admin: bool = False) -> HeldClaim:
+    return HeldClaim(
+        namespace="ns",
+        name=name,
+        uid=name,
+        boot_id="b",
+        phase="prepared",
+        devices=tuple(
+            HeldDevice(
+                pool="p",
+                device="d",
+                uuid=gpu,
+                request_names=("r",),
+                kind=kind,
+                admin_access=admin,
+            )
+            for gpu, kind in devices
+        ),
+    )
+
+
+class World:
+    def __init__(self, *held: HeldClaim) -> None:
+        self.directory, self.clock = Directory(), FakeClock()
+        self.told: list[tuple[str, str]] = []
+        self.watch = MpsWatch(
+            directory=cast("MpsDirectory", self.directory),
+            held=lambda: held,
+            tell=lambda claim, incident: self.told.append((claim.name, incident.cause)),
+            clock=self.clock,
+        )
+
+    def look(self) -> list[tuple[str, str]]:
+        return [(claim.name, incident.cause) for claim, incident in self.watch.look()]
+
+
+def test_p41_each_claim_of_the_gpu_is_told_once() -> None:
+    world = World(
+        claim("a", ("g1", "mps")),
+        claim("b", ("g1", "mps")),
+        claim("elsewhere", ("g2", "mps")),
+        claim("whole", ("g1", "gpu")),
+        claim("admin", ("g1", "mps"), admin=True),
+    )
+    for gpu in ("g1", "g2"):
+        world.directory.fail(gpu, 0)
+    assert world.look() == []
+    incident = world.directory.fail("g1", 1)
+    assert world.look() == [("a", incident.cause), ("b", incident.cause)]
+    assert world.look() == []
+    again = world.directory.fail("g1", 3)
+    assert world.look() == [("a", again.cause), ("b", again.cause)]
+
+
+def test_what_happened_before_a_restart_of_the_plugin_is_not_told_again() -> None:
+    world = World(claim("a", ("g1", "mps")))
+    world.directory.fail("g1", 7)
+    assert world.look() == []
+
+
+async def test_it_goes_on_when_the_disk_fails() -> None:
+    world = World(claim("a", ("g1", "mps")))
+    world.directory.fail("g1", 0)
+    running = asyncio.ensure_future(world.watch.run())
+    try:
+        await world.clock.until_sleeping()
+        world.directory.broken = True
+        await world.clock.advance(LOOK_S)
+        await world.clock.until_sleeping()
+        world.directory.broken = False
+        incident = world.directory.fail("g1", 1)
+        await world.clock.advance(LOOK_S)
+        await world.clock.until_sleeping()
+        assert world.told == [("a", incident.cause)]
+    finally:
+        running.cancel()
