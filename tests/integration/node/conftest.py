@@ -117,6 +117,7 @@ class World:
         *,
         config: Sequence[Mapping[str, Any]] = (),
         pool: str = POOL,
+        class_name: str = DRIVER_NAME,
         **result: Any,
     ) -> ClaimReference:
         """An allocated claim with a pod that uses it."""
@@ -129,7 +130,7 @@ class World:
             {
                 "metadata": {"name": name, "namespace": "ns"},
                 "spec": {
-                    "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": DRIVER_NAME}}]}
+                    "devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": class_name}}]}
                 },
                 "status": {
                     "allocation": {"devices": {"results": results, "config": list(config)}},
