@@ -85,6 +85,7 @@ class World:
                 node_name=NODE,
                 kubelet_dir=str(self.root),
                 cdi_root=str(self.root / "cdi"),
+                kinds="gpu",
                 metrics_address="127.0.0.1:0",
                 shutdown_grace_s=1.0,
                 rescan_interval_s=1.0,

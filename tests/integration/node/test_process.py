@@ -64,8 +64,8 @@ class Starter:
         world = self._world
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "tangram", "node", "run",
-            "--node-name", NODE, "--simulate", "a100-sxm4-80gb-x8",
-            "--kubelet-dir", str(world.root), "--cdi-root", str(world.root / "cdi"),
+            "--node-name", NODE, "--simulate", "a100-sxm4-80gb-x8", "--kinds", "gpu",
+            "--kinds", "gpu", "--kubelet-dir", str(world.root), "--cdi-root", str(world.root / "cdi"),
             "--kubeconfig", world.kubeconfig, "--metrics-address", "127.0.0.1:0", *more,
             env={"PATH": os.environ["PATH"], "PYTHONPATH": str(DRIVER), **environment},
             stdin=asyncio.subprocess.DEVNULL,
