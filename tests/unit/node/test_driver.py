@@ -4,10 +4,13 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from tests.unit.node.kinds import claim as kinds_claim
+from tests.unit.node.kinds import make_node
 from tests.unit.node.support import Claims, Node, claim_object, uid
 
-from tangram.base.errors import DeviceHeldError, TangramError, UnreachableError
+from tangram.base.errors import DeviceHeldError, NoRoomError, TangramError, UnreachableError
 from tangram.kube.objects import ResourceClaim
+from tangram.model.mig import MigPlacement
 from tangram.node.driver import FREED_WITHIN_S, NodeDriver
 from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory
@@ -100,3 +103,36 @@ async def test_a_device_of_a_claim_whose_held_state_was_lost_is_refused_at_once(
     with pytest.raises(DeviceHeldError, match="held state was lost"):
         await world.driver.prepare(world.claim(2))
     assert world.clock.monotonic_s() == 0
+
+
+@pytest.mark.parametrize("helps", [True, False])
+async def test_p26_room_is_made_once_by_tidying(tmp_path: Path, helps: bool) -> None:
+    """What a process before has left half done may be in the way."""
+    node, claims, reports = make_node(tmp_path, mode="enabled"), Claims(), Reports()
+    gpu = node.gpu_at(0).uuid
+    wanted = claims.put(kinds_claim(node, (0, "mig-3g40gb-4")))
+    number = node.hardware.create_gpu_instance(gpu, profile_id=9, placement=MigPlacement(4, 4))
+    tidied = 0
+
+    async def tidy() -> None:
+        nonlocal tidied
+        tidied += 1
+        if helps:
+            node.hardware.destroy_gpu_instance(gpu, gpu_instance_id=number)
+
+    driver = NodeDriver(
+        preparer=node.preparer,
+        reporter=reports,  # type: ignore[arg-type]
+        inventory=lambda: node.inventory,
+        lives=node.reconciler(claims).lives,
+        tidy=tidy,
+        clock=node.clock,
+    )
+    if helps:
+        (device,) = await driver.prepare(wanted)
+        assert device.device_name == node.device(0, "mig-3g40gb-4")
+    else:
+        with pytest.raises(NoRoomError, match=f"GPU instance {number}"):
+            await driver.prepare(wanted)
+        assert reports.outcomes == ["failed claim-1"]
+    assert tidied == 1
