@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
@@ -85,24 +86,44 @@ def leftovers(tree: Path) -> list[str]:
     return found
 
 
-def lacks(monkeypatch: pytest.MonkeyPatch, *, modules: set[str], uv: str | None) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name in modules else object())
+def lacks(monkeypatch: pytest.MonkeyPatch, *, ensurepip: bool, pip: str, uv: str | None) -> None:
+    """A Python with or without `ensurepip`, with a version of pip or none, beside uv or not."""
+
+    def version(name: str) -> str:
+        if not pip:
+            raise importlib.metadata.PackageNotFoundError(name)
+        return pip
+
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object() if ensurepip else None)
+    monkeypatch.setattr(importlib.metadata, "version", version)
     monkeypatch.setattr(shutil, "which", lambda _: uv)
 
 
-def test_without_ensurepip_a_pip_or_uv_that_is_there_installs(monkeypatch: pytest.MonkeyPatch) -> None:
-    lacks(monkeypatch, modules={"ensurepip"}, uv=None)
+@pytest.mark.parametrize("ensurepip", [True, False])
+def test_a_pip_that_is_there_installs(monkeypatch: pytest.MonkeyPatch, ensurepip: bool) -> None:
+    lacks(monkeypatch, ensurepip=ensurepip, pip="23.0.1", uv=None)
     made, install = bootstrap._installer()
     assert made[-1] == "--without-pip"
     assert install[:4] == [sys.executable, "-m", "pip", "--python"]
-    lacks(monkeypatch, modules={"ensurepip", "pip"}, uv="/usr/bin/uv")
+
+
+@pytest.mark.parametrize("pip", ["22.2.2", "", "none"])
+def test_else_the_one_that_comes_with_python(monkeypatch: pytest.MonkeyPatch, pip: str) -> None:
+    lacks(monkeypatch, ensurepip=True, pip=pip, uv="/usr/bin/uv")
+    made, install = bootstrap._installer()
+    assert "--without-pip" not in made
+    assert install[:3] == [str(bootstrap.VENV / "bin" / "python"), "-m", "pip"]
+
+
+def test_else_uv(monkeypatch: pytest.MonkeyPatch) -> None:
+    lacks(monkeypatch, ensurepip=False, pip="", uv="/usr/bin/uv")
     made, install = bootstrap._installer()
     assert made[-1] == "--without-pip"
     assert install[:3] == ["/usr/bin/uv", "pip", "install"]
 
 
 def test_without_any_installer_the_package_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    lacks(monkeypatch, modules={"ensurepip", "pip"}, uv=None)
+    lacks(monkeypatch, ensurepip=False, pip="", uv=None)
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     with pytest.raises(bootstrap.CannotPrepareError, match=f"apt-get install python{version}-venv"):
         bootstrap._installer()
