@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tests.unit.hardware.fake_nvml import _CORES, _long_bus_id
 
-from tangram.hardware.nvml import _ARCHITECTURES, _BRANDS
+from tangram.hardware.nvmldiscovery import _ARCHITECTURES, _BRANDS
 from tangram.model.gpu import Gpu, Machine
 
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))

@@ -12,7 +12,7 @@ from uuid import UUID
 
 import pynvml
 
-from tangram.hardware.nvml import _ARCHITECTURES, _BRANDS
+from tangram.hardware.nvmldiscovery import _ARCHITECTURES, _BRANDS
 from tangram.model.gpu import Gpu, Machine
 
 ERROR_CODES = sorted(

@@ -4,11 +4,7 @@ The same calls in the same order must give the same answers and the same kinds o
 """
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,111 +14,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.stub import nvmlstub
+from tests.stub.process import Driver, machine_of, simulated
 
 from tangram.base.errors import HardwareError
 from tangram.hardware.backend import GpuProcess, MigModes
-from tangram.hardware.health import GpuConditions, XidEvent
-from tangram.hardware.machines import load_machine
 from tangram.hardware.simulated import SimulatedBackend
 from tangram.model.gpu import Gpu, GpuUuid, Machine
-from tangram.model.mig import GpuInstance, MigPlacement
+from tangram.model.mig import MigPlacement
 
-REPOSITORY = Path(__file__).parents[3]
 BOARDS = ("h100-sxm5-80gb-x8", "a100-sxm4-80gb-x8", "b200-sxm6-180gb-x8")
 
 pytestmark = pytest.mark.skipif(nvmlstub.COMPILER is None, reason=nvmlstub.NO_COMPILER)
-
-
-class Driver:
-    """A process with NvmlBackend over the stub, for one machine; `gpu` is the one that tests work on."""
-
-    def __init__(self, root: Path, library: Path, machine: Machine) -> None:
-        nvmlstub.install(root, library, machine)
-        self.root = root
-        self.gpu = machine.gpus[0]
-        self._process = subprocess.Popen(
-            [sys.executable, str(REPOSITORY / "tests/stub/act.py"), str(root)],
-            env=os.environ | {"PYTHONPATH": str(REPOSITORY / "driver")},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin
-        assert self._process.stdout
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer: dict[str, Any] = json.loads(self._process.stdout.readline())
-        return answer
-
-    def call(self, call: str, **arguments: Any) -> dict[str, Any]:
-        return self.ask({"call": call, "arguments": {"uuid": self.gpu.uuid, **arguments}})
-
-    def value(self, call: str, **arguments: Any) -> Any:
-        answer = self.call(call, **arguments)
-        assert "value" in answer, answer
-        return answer["value"]
-
-    def stub(self, function: str, *words: str) -> None:
-        self.ask({"stub": [function, self.gpu.index, *words]})
-
-    def begin(self) -> None:
-        """A GPU nobody has touched yet."""
-        self.ask({"call": "close", "arguments": {}})
-        self.ask({"call": "open", "arguments": {}})
-
-    def instances(self) -> tuple[GpuInstance, ...]:
-        return msgspec.convert(self.value("gpu_instances"), tuple[GpuInstance, ...])
-
-    def end(self) -> None:
-        assert self._process.stdin
-        self._process.stdin.close()
-        self._process.wait(timeout=60)
-        assert self._process.stdout
-        self._process.stdout.close()
-
-
-def machine_of(name: str) -> Machine:
-    """The machine; MIG mode is on where switching it needs a reset."""
-    machine = SimulatedBackend(load_machine(name), node_name="node-1").discover()
-    gpus = tuple(
-        replace(gpu, mig_mode="enabled" if gpu.compute_capability < (9, 0) else gpu.mig_mode)
-        for gpu in machine.gpus
-    )
-    return replace(machine, gpus=gpus)
-
-
-def simulated(name: str) -> SimulatedBackend:
-    description = load_machine(name)
-    (model,) = description.models
-    if model.architecture == "Ampere":
-        model = msgspec.structs.replace(model, mig_mode="enabled")
-    return SimulatedBackend(msgspec.structs.replace(description, models=(model,)), node_name="node-1")
-
-
-@pytest.fixture(scope="module")
-def drivers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Driver]]:
-    library = nvmlstub.build(tmp_path_factory.mktemp("stub") / "library.so")
-    started: dict[str, Driver] = {}
-
-    def of(name: str) -> Driver:
-        if name not in started:
-            started[name] = Driver(tmp_path_factory.mktemp("root") / "root", library, machine_of(name))
-        started[name].begin()
-        return started[name]
-
-    yield of
-    for driver in started.values():
-        driver.end()
-
-
-@pytest.fixture
-def driver(drivers: Callable[[str], Driver]) -> Driver:
-    """An H100 in MIG mode."""
-    driver = drivers("h100-sxm5-80gb-x8")
-    assert driver.value("set_mig_mode", enabled=True) == {"current": True, "pending": True}
-    return driver
 
 
 def create(driver: Driver, profile: int, start: int, size: int) -> dict[str, Any]:
@@ -462,71 +364,3 @@ def test_memory_in_use_is_told_without_what_the_driver_keeps(driver: Driver) -> 
     assert driver.value("used_memory_bytes") == 5 * 2**30
     driver.stub("stub_remove", "used")
     assert driver.value("used_memory_bytes") == 0
-
-
-def test_health_is_told_alike_by_nvml_and_simulated(drivers: Callable[[str], Driver]) -> None:
-    for name in ("h100-sxm5-80gb-x8", "dgx-1v", "t4-x4"):
-        driver = drivers(name)
-        assert msgspec.convert(driver.value("health"), GpuConditions) == simulated(name).health(
-            driver.gpu.uuid
-        )
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "changes"),
-    [
-        ("ecc", "3", {"uncorrectable_ecc_errors": 3}),
-        ("remap", "5 1 1 0", {"row_remap_pending": True}),
-        ("remap", "5 1 0 1", {"row_remap_failed": True}),
-        ("retired", "1", {"retired_pages_pending": True}),
-        ("recovery", "4", {"recovery_action": "drain_and_reset"}),
-        ("recovery", "99", {"recovery_action": None}),
-        ("down", "2", {"active_nvlinks": 16}),
-        ("clocks", str(0x8 | 0x80), {"slowdowns": frozenset({"hardware", "power_brake"})}),
-    ],
-)
-def test_every_condition_is_read(driver: Driver, key: str, value: str, changes: dict[str, Any]) -> None:
-    before = msgspec.convert(driver.value("health"), GpuConditions)
-    driver.stub("stub_remove", key)
-    driver.stub("stub_add", key, value)
-    assert msgspec.convert(driver.value("health"), GpuConditions) == replace(before, **changes)
-    assert replace(before, **changes) != before
-
-
-def test_p54_what_a_board_does_not_tell_costs_that_alone(driver: Driver) -> None:
-    before = msgspec.convert(driver.value("health"), GpuConditions)
-    for key in ("ecc", "remap", "retired", "recovery", "clocks"):
-        driver.stub("stub_remove", key)
-    assert msgspec.convert(driver.value("health"), GpuConditions) == GpuConditions(
-        active_nvlinks=before.active_nvlinks
-    )
-
-
-def test_xid_errors_come_with_their_instance(driver: Driver) -> None:
-    assert driver.ask({"call": "watch", "arguments": {"uuids": [driver.gpu.uuid]}})["value"] == []
-    nothing = driver.ask({"call": "next_event", "arguments": {"timeout_s": 0.01}})
-    assert nothing == {"value": None}
-    for place, ids in (("-1 -1", (None, None)), ("3 0", (3, 0))):
-        driver.stub("stub_add", "xid", f"79 {place}")
-        event = driver.ask({"call": "next_event", "arguments": {"timeout_s": 0.01}})["value"]
-        assert msgspec.convert(event, XidEvent) == XidEvent(
-            uuid=driver.gpu.uuid, xid=79, gpu_instance_id=ids[0], compute_instance_id=ids[1]
-        )
-
-
-def test_gpus_that_tell_no_events_are_unmonitored(driver: Driver) -> None:
-    lost = "GPU-00000000-0000-0000-0000-000000000000"
-    driver.stub("stub_add", "events", "0")
-    watched = driver.ask({"call": "watch", "arguments": {"uuids": [driver.gpu.uuid, lost]}})
-    assert sorted(watched["value"]) == sorted([driver.gpu.uuid, lost])
-
-
-def test_p78_a_wait_that_fails_is_an_error_and_not_an_event(driver: Driver) -> None:
-    driver.ask({"call": "watch", "arguments": {"uuids": [driver.gpu.uuid]}})
-    driver.ask({"stub": ["stub_add", -1, "error.nvmlEventSetWait_v2", "999@0"]})
-    assert driver.ask({"call": "next_event", "arguments": {"timeout_s": 0.01}})["error"][0] == "HardwareError"
-    assert driver.ask({"call": "next_event", "arguments": {"timeout_s": 0.01}}) == {"value": None}
-    driver.begin()
-    assert (
-        "nobody listens" in driver.ask({"call": "next_event", "arguments": {"timeout_s": 0.01}})["error"][1]
-    )
