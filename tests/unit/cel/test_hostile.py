@@ -8,8 +8,9 @@ import pytest
 from tests.unit.cel.support import DEVICE
 
 from tangram.base.errors import CelBudgetError, CelCompileError
-from tangram.cel import compile_expression
+from tangram.cel import Program, compile_expression, compiled
 from tangram.cel.parser import MAXIMUM_LENGTH
+from tangram.cel.values import MAXIMUM_WORK
 
 
 def ones(count: int) -> str:
@@ -45,6 +46,8 @@ def spent(text: str) -> int:
         ("a" * 10_000, "there is no variable"),
         ("a" * 5_000 + "()", "there is no function"),
         ('int("' + "9" * 9_000 + '") == 1', "does not convert to int"),
+        (r"'a'.matches('\\pL{500}')", "the pattern is too large"),
+        (" && ".join(f"'a'.matches('[^{c}]{{999}}')" for c in "abcdefgh"), "the pattern is too large"),
         ('double("' + "9" * 9_000 + '") == 1.0', "does not convert to double"),
     ],
 )
@@ -78,11 +81,64 @@ def test_refused_when_compiling(text: str, cause: str) -> None:
             f'cel.bind(t, s + "a", cel.bind(u, s + "a", {ones(700)}.all(x, {ones(700)}.all(y, {body})))))'
             for body in ("t == u", "t != s", "t <= u", 's.contains("b")', "t in [u]", "s.lowerAscii() != t")
         ),
+        # Walks over members that are shared: each list is small, what it holds is not.
+        *(
+            f"[[]]{'.map(a, [a, a])' * 38}{end}"
+            for end in (
+                ".flatten(100).size() == 0",
+                ".indexOf(dyn(1)) == 0",
+                ".includes(dyn(1))",
+                ".lastIndexOf(dyn([])) == 0",
+                f" == [[]]{'.map(a, [a, a])' * 38}",
+            )
+        ),
+        *(f"dyn([[]]{'.map(a, [a, a])' * 38}).{call}" for call in ("isSorted()", "max() == 1", "min() == 1")),
+        f"'%s'.format([[[1]]{'.map(a, [a, a])' * 38}]) == ''",
+        # What makes many or large things of little, again and again.
+        *(
+            f'cel.bind(s, ["{"ab," * 300}"].map(a, {"+".join("a" * 10)})[0], {ones(1500)}.all(x, {body}))'
+            for body in (
+                's.findAll("[a-z]").size() > 0',
+                "s.split(',').size() > 0",
+                "s.replace(',', s).size() > 0",
+                "[s, s, s].join(s).size() > 0",
+                "'%s'.format([s.split(',')]) != ''",
+                "s.matches('(a|b|,)*a(a|b|,){20}c') || true",
+                "s.indexOf(s.substring(0, 90) + 'x') < 0",
+                "s.lastIndexOf('x' + s.substring(0, 4000)) < 0",
+                "isURL('http://a/' + s)",
+                "url('http://a/?' + s).getQuery().size() > 0",
+                "format.dns1123Subdomain().validate(s).hasValue()",
+                "strings.quote(s) != ''",
+            )
+        ),
+        f'{ones(1500)}.all(x, {ones(1500)}.all(y, "%.999f".format([1.5]) != ""))',
+        f'{ones(1500)}.all(x, {ones(1500)}.all(y, !"a".matches("[^b]{{999}}" + string(x))))',
+        f'{ones(1500)}.all(x, {ones(1500)}.all(y, url("https://a/b").getHost() == "a"))',
+        "lists.range(1400).map(x, lists.range(1400).map(y, {y: x})).size() == 0",
     ],
 )
 def test_stopped_by_the_budget(text: str) -> None:
     with pytest.raises(CelBudgetError, match="costs too much"):
         compile_expression(text).evaluate(DEVICE)
+
+
+def test_work_does_not_depend_on_what_is_remembered() -> None:
+    text = f"{ones(40)}.all(x, {ones(40)}.all(y, x == y && 'a'.matches('a' + string(x)) == false))"
+    first = compile_expression(text).answer(DEVICE)[1]
+    again = Program(text).answer(DEVICE)[1]
+    assert again == first
+    assert 0 < first.work < MAXIMUM_WORK
+
+
+def test_programs_are_forgotten_before_they_fill_the_memory() -> None:
+    many = [compiled(f"{ones(1000)}.size() == {i}") for i in range(150)]
+    assert all(isinstance(program, Program) for program in many)
+    assert compiled(f"{ones(1000)}.size() == 149") is many[-1]
+    assert compiled(f"{ones(1000)}.size() == 0") is not many[0]
+    with pytest.raises(CelCompileError):
+        compile_expression("1 +")
+    assert compiled("1 +") is compiled("1 +")
 
 
 def test_long_and_wide_but_honest() -> None:

@@ -54,7 +54,7 @@ class Options:
     policy: Policy = Policy.TANGRAM
     controller: bool = True
     steps: int = 50_000
-    selector_units: int = 1_500_000
+    selector_units: int = 3_000_000
 
 
 def decide(

@@ -21,6 +21,11 @@ OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
 """What a node declares that can leave out operations (KEP-5945)."""
 
 
+_PAIRS = 33_000
+"""Pairs of a request and a device of one node that are looked at, some 20 us each: as many as 32 requests
+with 8 alternatives and 128 devices make."""
+
+
 class Refused(NamedTuple):
     """Why a device cannot be taken now. `what` is put into words only when somebody reads it."""
 
@@ -66,6 +71,7 @@ class Judge:
     def __init__(self, view: View, account: Account) -> None:
         self.view = view
         self._features: Features = view.features
+        self._pairs_left = _PAIRS
         self._account = account
         self._known: dict[tuple[int, int], Refused | None] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
@@ -74,6 +80,9 @@ class Judge:
 
     def verdict(self, matches: Matches, position: int) -> Verdict | None:
         """What selectors say of a device. Raises TooDear when their cost is beyond the bound."""
+        self._pairs_left -= 1
+        if self._pairs_left < 0:
+            raise TooDear
         verdict = matches.verdict(position)
         self._account.pay(matches.bill(position))
         return verdict

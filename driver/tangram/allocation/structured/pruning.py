@@ -66,6 +66,9 @@ def _never_fatal(alternative: Alternative, taker: Taker) -> bool:
     return True
 
 
+_PAIRS_PER_STEP = 64
+
+
 class Pruning:
     """Knowledge about one decision. Masks have a bit per rank in the order of search."""
 
@@ -90,6 +93,11 @@ class Pruning:
         self._multiple = [taker.multiple(position) for position in range(len(order))]
         self._admin = any(a.admin for request in requests for a in request.alternatives)
         self._counting = sum(1 << r for r, p in enumerate(order) if taker.view.device(p).consumes)
+        alternatives = sum(len(request.alternatives) for request in requests)
+        self.steps = 2 + alternatives * len(order) // (
+            _PAIRS_PER_STEP // 2 if self._counting else _PAIRS_PER_STEP
+        )
+        """What counting once takes, in devices looked at."""
         self._counts_results = _may_be_too_many(requests)
         self._known: dict[tuple[MatchAttribute, Attribute | None], int] = {}
         self._failed: set[Hashable] = set()

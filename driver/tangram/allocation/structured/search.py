@@ -138,8 +138,10 @@ class Search:
             self.solutions += 1
             self.steps += _STEPS_PER_SOLUTION
             return None if aim(solution) else _Failure.NO_FIT
-        if self._pruning is not None and not self._pruning.enter(request, self._taker):
-            return _Failure.NO_FIT
+        if self._pruning is not None:
+            self.steps += self._pruning.steps
+            if not self._pruning.enter(request, self._taker):
+                return _Failure.NO_FIT
         self._chosen[request] = 0
         if not self._requests[request].prioritized:
             return _Fill(request, 0, 0, 0)
@@ -199,7 +201,7 @@ class Search:
         """Whether what is left can be served by counting; asked only in a search that has become long."""
         if self._pruning is None or self.steps < _LONG_STEPS:
             return True
-        self.steps += 2
+        self.steps += self._pruning.steps
         start = 0 if self._permutes else self._ranks[position] + 1
         left = item.count - frame.slot - 1
         return self._pruning.can_be_served(frame.request + 1, self._taker, (item, start, left))

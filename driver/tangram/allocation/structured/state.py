@@ -88,7 +88,7 @@ class _State(NamedTuple):
 def _sum(
     consumed: Mapping[str, int] | None, result: DeviceAllocationResult, name: str
 ) -> Mapping[str, int] | None:
-    if result.consumed_capacity is None:
+    if not result.consumed_capacity:  # empty is not stored
         return consumed
     total = dict(consumed or {})
     for capacity, amount in result.consumed_capacity.items():

@@ -21,7 +21,7 @@ from tangram.allocation.structured import Policy
 from tangram.allocation.structured.matching import can_be_served
 
 Json = dict[str, Any]
-FEW_STEPS = 6_000
+FEW_STEPS = 40_000
 
 both = pytest.mark.parametrize("policy", list(Policy))
 
@@ -211,6 +211,19 @@ def test_matching_moves_devices_where_need_be() -> None:
     assert not can_be_served([(0b0111, 2), (0b0011, 2)])
     assert not can_be_served([(0b0011, 1), (0b0011, 1), (0b0011, 1), (0b1000, 1)])
     assert can_be_served([])
+
+
+def test_too_many_requests_on_too_many_devices_end_in_a_reason() -> None:
+    def wants(name: str) -> Json:
+        return claim(
+            *[either(f"r{i}", *[sub(f"s{j}", when=index(f">= {j}")) for j in range(8)]) for i in range(32)],
+            name=name,
+        )
+
+    assert not solve([numbered(128)], [wants("a")], policy=Policy.TANGRAM).exhausted
+    more = solve([numbered(128)], [wants("a"), wants("b")], policy=Policy.TANGRAM)
+    assert more.exhausted
+    assert "too much" in more.reasons.summary
 
 
 def test_dear_selectors_end_a_decision_in_a_reason_the_same_way_each_time() -> None:
