@@ -20,6 +20,7 @@ from tangram.base.errors import ConfigurationError, InvalidObjectError, TangramE
 from tangram.base.logs import get_logger
 from tangram.base.serving import HttpServer
 from tangram.hardware.backend import Backend
+from tangram.hardware.events import EventWatch
 from tangram.hardware.mps.directory import MpsDirectory, mps_root
 from tangram.hardware.workers import Workers
 from tangram.kube.client import Client
@@ -31,6 +32,7 @@ from tangram.model.devices import pool_name
 from tangram.node.cdifile import CdiFiles, driver_edits_of
 from tangram.node.discovery import Discovery
 from tangram.node.driver import NodeDriver
+from tangram.node.healthstream import HealthStream
 from tangram.node.held import Damage, HeldClaim
 from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory
@@ -126,6 +128,12 @@ class NodePlugin:
             rescan_interval_s=settings.rescan_interval_s,
             policy=settings.policy,
         )
+        self._xids = EventWatch(
+            self._workers,
+            gpus=lambda: [gpu.uuid for gpu in found.machine.gpus] if (found := self._inventory()) else (),
+            on_event=self._discovery.heard,
+            clock=clock,
+        )
         self._events = EventRecorder(
             client,
             controller=f"{DRIVER_NAME}/node",
@@ -189,6 +197,13 @@ class NodePlugin:
             kubelet_directory=Path(settings.kubelet_dir),
             pod_uid=settings.pod_uid,
         )
+        self._health = HealthStream(
+            tell=self._plugin.set_health,
+            pool=pool,
+            inventory=self._inventory,
+            clock=clock,
+            interval_s=settings.rescan_interval_s,
+        )
         self._publisher = SlicePublisher(
             client=client, driver_name=DRIVER_NAME, node_name=settings.node_name, clock=clock
         )
@@ -221,13 +236,20 @@ class NodePlugin:
             async with self.server, asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._events.run())
                 tasks.create_task(self._discovery.run())
+                tasks.create_task(self._xids.run())
                 # A driver that hangs takes its time; pods must be able to end meanwhile.
                 with contextlib.suppress(TimeoutError):
                     await within(self._discovery.looked.wait(), seconds=_FIRST_LOOK_S, clock=self._clock)
                 await self._reconciler.local(at_start=True)
                 try:
                     await self._plugin.start()
-                    for loop in (self._publisher, self._reporter, self._reconciler, self._mps_watch):
+                    for loop in (
+                        self._health,
+                        self._publisher,
+                        self._reporter,
+                        self._reconciler,
+                        self._mps_watch,
+                    ):
                         tasks.create_task(loop.run())
                     if self._settings.allocator == "scheduler":
                         tasks.create_task(self._learn_layout())
@@ -281,6 +303,8 @@ class NodePlugin:
 
     def _changed(self, inventory: Inventory) -> None:
         self._reporter.gpus_not_answering(inventory.machine.failures)
+        self._reporter.gpus_warn(inventory.warnings)
+        self._health.tell()
         self._publish(inventory)
         self._reconciler.ask()
 

@@ -5,7 +5,7 @@ published; after it the GPUs stay as last seen, unhealthy while the driver is aw
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 
 from tangram.base.backoff import Backoff
@@ -14,9 +14,11 @@ from tangram.base.errors import HardwareError, HardwareTimeoutError, TangramErro
 from tangram.base.logs import get_logger
 from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.health import XidEvent
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.mig import GpuInstance
+from tangram.node.health import HealthBook
 from tangram.node.held import HeldClaim
 from tangram.node.inventory import Inventory, Policy, merge, without_driver
 from tangram.node.metrics import DISCOVERY_FAILURES
@@ -54,6 +56,7 @@ class Discovery:
         self._rescan_interval_s = rescan_interval_s
         self._policy = policy or Policy()
         self._backoff = Backoff(maximum_s=rescan_interval_s)
+        self._health = HealthBook(workers)
         self._vetoes: dict[GpuUuid, tuple[Backoff, float]] = {}
         self.inventory: Inventory | None = None
         self.problem = "the first look at the GPUs"
@@ -81,6 +84,28 @@ class Discovery:
             _log_changes(before, now)
             self.inventory = now
             self._changed(now)
+
+    def heard(self, event: XidEvent) -> None:
+        """A GPU has reported an error: told at once, not at the next look."""
+        self._health.note(event)
+        before = self.inventory
+        if before is None:
+            return
+        ill = self._of(before, self._health.unhealthy())
+        now = replace(
+            before,
+            unhealthy={**ill, **before.unhealthy},
+            warnings=self._of(before, self._health.warnings()),
+        )
+        if now != before:
+            _log_changes(before, now)
+            self.inventory = now
+            self._changed(now)
+
+    @staticmethod
+    def _of(inventory: Inventory, texts: Mapping[GpuUuid, str]) -> dict[GpuUuid, str]:
+        """Those of GPUs that are in the inventory."""
+        return {gpu.uuid: texts[gpu.uuid] for gpu in inventory.machine.gpus if gpu.uuid in texts}
 
     def veto(self, uuid: GpuUuid) -> None:
         """The MIG mode of a GPU could not be switched: for a while it is offered in the mode it is in."""
@@ -115,9 +140,16 @@ class Discovery:
         foreign, silent = await self._foreign(machine, claims)
         inventory = merge(before, machine, held=held, policy=self._policy, foreign=foreign)
         nodes, failing = await self._device_nodes(machine)
+        await self._health.look(machine)
         return replace(
             inventory,
-            unhealthy={**inventory.unhealthy, **silent, **failing},
+            unhealthy={
+                **self._of(inventory, self._health.unhealthy()),
+                **inventory.unhealthy,
+                **silent,
+                **failing,
+            },
+            warnings=self._of(inventory, self._health.warnings()),
             nodes={**inventory.nodes, **nodes},
             stuck=self._stuck(),
             control_nodes=await self._workers.control_nodes(),

@@ -46,13 +46,15 @@ class Inventory:
     """The GPUs of the node at one moment.
 
     `machine` holds all that are published, `unhealthy` the cause for each of them that must not be used,
-    `nodes` the device nodes of each; `control_nodes` and `driver_edits` are what every container with a GPU
-    needs. `foreign` are MIG instances that are not ours, `stuck` GPUs whose MIG mode could not be switched.
-    `devices` (derived) are the offers by name.
+    `warnings` what is wrong with those that work all the same, `nodes` the device nodes of each;
+    `control_nodes` and `driver_edits` are what every container with a GPU needs. `foreign` are MIG instances
+    that are not ours, `stuck` GPUs whose MIG mode could not be switched. `devices` (derived) are the offers
+    by name.
     """
 
     machine: Machine
     unhealthy: Mapping[GpuUuid, str] = field(default_factory=dict)
+    warnings: Mapping[GpuUuid, str] = field(default_factory=dict)
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]] = field(default_factory=dict)
     control_nodes: tuple[DeviceNode, ...] = ()
     driver_edits: CdiEdits = field(default_factory=CdiEdits)

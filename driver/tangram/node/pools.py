@@ -31,6 +31,8 @@ from tangram.model.publishing import counter_set, published
 from tangram.model.quantity import format_bytes
 from tangram.node.inventory import Inventory
 
+_UNHEALTHY = {"key": f"{DRIVER_NAME}/unhealthy", "effect": "NoSchedule"}
+"""For classes that do not ask whether a device is healthy; servers before 1.36 drop it."""
 Counters = Literal["none", "probed", "consumed"]
 """Counter sets of a node that kube-scheduler allocates: not published; published alone, to see whether the
 server keeps them; published, and consumed by the devices."""
@@ -63,12 +65,17 @@ def pools(
         counters=consumed,
     )
     wire = list(map(wire_device, devices))
+    if allocator == "scheduler":
+        wire = [
+            device | {"taints": [_UNHEALTHY]} if offer.gpu.uuid in inventory.unhealthy else device
+            for offer, device in zip(offered, wire, strict=True)
+        ]
     by_gpu = [
         [device for _, device in group]
         for _, group in groupby(zip(offered, wire, strict=True), key=lambda pair: pair[0].gpu.uuid)
     ]
     groups = [wire] if one_slice and wire else by_gpu
-    limit = MAXIMUM_DEVICES_WITH_EXTRAS if consumed else MAXIMUM_DEVICES
+    limit = MAXIMUM_DEVICES_WITH_EXTRAS if allocator == "scheduler" else MAXIMUM_DEVICES
     slices = [Slice(devices=tuple(part)) for group in groups for part in _parts(group, limit)]
     if allocator == "scheduler" and counters != "none":
         slices += [

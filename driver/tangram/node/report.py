@@ -63,6 +63,7 @@ class Reporter:
             api_version=NODES.api_version, kind=NODES.kind, name=node_name, namespace="", uid=node_name
         )
         self._not_answering: dict[str, str] = {}
+        self._warned: dict[GpuUuid, str] = {}
         self._queue: WorkQueue[str] = WorkQueue(clock=clock)
         self._desired: dict[str, _Desired] = {}
         self._ill: dict[str, str] = {}
@@ -155,6 +156,20 @@ class Reporter:
                     kind="Warning",
                 )
         self._not_answering = dict(failures)
+
+    def gpus_warn(self, warnings: Mapping[GpuUuid, str]) -> None:
+        """GPUs that work and should be looked at. Told once for each cause."""
+        for uuid, cause in warnings.items():
+            if self._warned.get(uuid) != cause:
+                _log.warning("gpu_warning", gpu=uuid, cause=cause)
+                self._events.emit(
+                    self._node,
+                    reason="GpuWarning",
+                    note=f"GPU {uuid} of node {self._node_name} works, and should be looked at: {cause}",
+                    action="Discover",
+                    kind="Warning",
+                )
+        self._warned = dict(warnings)
 
     async def run(self) -> None:
         """Writes status until cancelled."""

@@ -12,6 +12,7 @@ from tangram import DRIVER_NAME
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.resources import EVENTS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.kubeletplugin.driver import ClaimReference
+from tangram.model.gpu import GpuUuid
 from tangram.testing.kubelet import PreparedClaim
 
 
@@ -304,6 +305,30 @@ async def test_a_lost_gpu_is_unhealthy_while_held_and_goes_afterwards(world: Wor
         world.hardware.recover(uuid)
         await world.until_published(8)
         await world.prepared(other)
+
+
+async def test_an_xid_is_published_at_once_and_cleared_by_a_reset(world: World) -> None:
+    async with world.run() as running:
+        names = await world.until_published()
+        await running.until_ready()
+        gpu = GpuUuid(world.devices()[names[0]]["attributes"]["uuid"]["string"])
+        # The plugin listens from some moment after its first look on.
+        async with asyncio.timeout(60):
+            while world.devices()[names[0]]["attributes"]["healthy"]["bool"]:
+                world.hardware.raise_xid(gpu, 79)
+                await asyncio.sleep(0.2)  # slices are written by another task
+        assert world.devices()[names[1]]["attributes"]["healthy"]["bool"]
+        assert "XID 79" in await world.refused(world.claim("c", names[:1]))
+        world.hardware.lose(gpu)
+        await world.server.until(lambda: names[0] not in world.devices(), timeout_s=60)
+        world.hardware.recover(gpu)
+        await world.server.until(
+            lambda: (
+                names[0] in world.devices()
+                and world.devices()[names[0]]["attributes"]["healthy"]["bool"] is True
+            ),
+            timeout_s=60,
+        )
 
 
 async def test_a_gpu_that_was_lost_before_the_start_is_told_on_the_node(world: World) -> None:
