@@ -23,8 +23,8 @@ from tangram.hardware.mps.values import (
 
 PROBE_S = 10.0
 """How often a daemon that serves is asked whether it still does."""
-START_S = 5.0
-"""How long a daemon may take until it answers."""
+START_S = 30.0
+"""How long a daemon may take until it answers; Prepare does not wait for that."""
 END_S = 2.0
 """How long processes may take to end, after `quit` and after they were killed."""
 STABLE_S = 60.0
@@ -187,15 +187,16 @@ class GpuDaemon:
             return
         _log.info("mps_daemon_started", gpu=self._uuid, pid=self._daemon.pid)
         self._serves_since_s = self._clock.monotonic_s()
-        if (wanted := self._wanted()) is not None:
-            await self._set_limits(wanted)
+        if (wanted := self._wanted()) is None:
+            return
+        await self._set_limits(wanted)
         if not self._protocols:
             self._protocols = await self._host.protocols()
             _log.info("mps_protocols_found", gpu=self._uuid, protocols=sorted(self._protocols))
 
     async def _until_it_answers(self, daemon: MpsDaemon) -> None:
         end_s = self._clock.monotonic_s() + START_S
-        while True:
+        while self._wanted() is not None:
             try:
                 await control.answers(self._host.ask)
             except HardwareError:

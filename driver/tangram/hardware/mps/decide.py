@@ -5,7 +5,7 @@ from typing import Literal
 
 from tangram.hardware.mps.values import MpsDaemon, MpsShare
 
-SILENCE = 2
+SILENCE = 3
 """Commands in a row without an answer after which a daemon counts as hung."""
 
 Action = Literal["start", "set_limits", "probe", "replace", "stop", "wait", "rest"]

@@ -18,8 +18,9 @@ from tangram.hardware.mps.processes import DAEMON_ARGUMENTS, MARK_VARIABLE, PIPE
 from tangram.hardware.mps.program import MpsProgram
 from tangram.hardware.mps.values import MpsDaemon, MpsMember, MpsStatus, encode
 
-COMMAND_S = 2.5
-"""How long a daemon may take for one command: two that are missed, and a start, fit into one Prepare."""
+COMMAND_S = 5.0
+"""How long a daemon may take for one command. A node under load must not look like a daemon that hangs: to
+replace one ends every CUDA process that uses it."""
 MAXIMUM_ANSWER_BYTES = 64 * 1024
 MAXIMUM_LOG_BYTES = 8 * 2**20
 """Of each log file on the disk; twice that for a moment."""

@@ -1,56 +1,60 @@
-"""The daemon and server processes of the simulation in `simulated.py`; a program of its own as well."""
+"""The daemon and server processes of the simulation in `simulated.py`; a program of its own as well.
+
+It imports little, as that one does: a node under load would wait for it.
+"""
 
 import contextlib
 import os
 import selectors
 import signal
 import socket
-import subprocess
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Callable
 
 NAME = "nvidia-cuda-mps-control"
 _DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"  # noqa: S108 - as the real one's
 _UNKNOWN = "Unknown command\n"
 
 
-@dataclass
 class Limits:
     """What clients get at most: percent, and MiB by index of the GPU (0: all there is)."""
 
-    percent: float = 100.0
-    memory_mib: dict[int, int] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self.percent = 100.0
+        self.memory_mib: dict[int, int] = {}
 
     def copy(self) -> "Limits":
-        return Limits(self.percent, dict(self.memory_mib))
+        copy = Limits()
+        copy.percent, copy.memory_mib = self.percent, dict(self.memory_mib)
+        return copy
 
 
-@dataclass
 class Server:
     """A server process, and the limits that its next client gets."""
 
-    process: "subprocess.Popen[bytes]"
-    limits: Limits
+    def __init__(self, process: "subprocess.Popen[bytes]", limits: Limits) -> None:
+        self.process = process
+        self.limits = limits
 
 
-@dataclass(eq=False)
 class Connection:
     """Somebody at the socket; `client_pid` once it has said that it is a CUDA process."""
 
-    socket: socket.socket
-    client_pid: int = 0
-    limit_mib: int = 0
-    used_mib: int = 0
-    buffer: bytes = b""
+    def __init__(self, peer: socket.socket) -> None:
+        self.socket = peer
+        self.client_pid = self.limit_mib = self.used_mib = 0
+        self.buffer = b""
 
 
 class Daemon:
     """The control daemon. One thread; every connection sends lines and gets an answer to each."""
 
-    def __init__(self, pipe: Path) -> None:
+    def __init__(self, pipe: str) -> None:
         self._pipe = pipe
         self._gpus = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
         self._selector = selectors.DefaultSelector()
@@ -77,16 +81,17 @@ class Daemon:
         if "refuse start" in self._faults():
             sys.stderr.write("Failed to start: no CUDA device is available\n")
             return 1
-        path = self._pipe / "control"
+        path = f"{self._pipe}/control"
         with socket.socket(socket.AF_UNIX) as listener:
             if _answers(path):
                 sys.stderr.write("An instance of this daemon is already running\n")
                 return 1
-            path.unlink(missing_ok=True)
-            listener.bind(str(path))
-            path.chmod(0o666)
+            _remove(path)
+            listener.bind(path)
+            os.chmod(path, 0o666)  # noqa: S103 - for clients of any user
             listener.listen(64)
-            (self._pipe / f"{NAME}.pid").write_text(f"{os.getpid()}\n")
+            with open(f"{self._pipe}/{NAME}.pid", "w") as file:
+                file.write(f"{os.getpid()}\n")
             self._log("Start")
             self._selector.register(listener, selectors.EVENT_READ, lambda: self._accept(listener))
             while not self._ended():
@@ -166,6 +171,8 @@ class Daemon:
             return "refused: the daemon quits\n"
         if self._server is None:
             command = [sys.executable, "-I", "-S", __file__, "--server"]
+            import subprocess  # noqa: PLC0415 - not needed for the start
+
             process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603
             self._server = Server(process, self._default.copy())
             self._selector.register(process.stdout or 0, selectors.EVENT_READ, self._server_ended)
@@ -196,7 +203,7 @@ class Daemon:
         connection.socket.close()
 
     def _ended(self) -> bool:
-        if not self._pipe.is_dir():
+        if not os.path.isdir(self._pipe):
             return True  # and with it whoever could ask it to quit
         busy = any(connection.client_pid for connection in self._connections)
         return self._quit_at is not None and (not busy or time.monotonic() >= self._quit_at)
@@ -207,20 +214,21 @@ class Daemon:
             self._server.process.wait()
         self._log("Exit")
         for name in ("control", f"{NAME}.pid"):
-            (self._pipe / name).unlink(missing_ok=True)
+            _remove(f"{self._pipe}/{name}")
         if self._quitter is not None:
             self._close(self._quitter)
 
     def _faults(self) -> set[str]:
         try:
-            return set((self._pipe.parent / "simulate").read_text().splitlines())
+            with open(os.path.join(os.path.dirname(self._pipe), "simulate")) as file:
+                return set(file.read().splitlines())
         except OSError:
             return set()
 
     def _log(self, text: str) -> None:
         directory = os.environ.get("CUDA_MPS_LOG_DIRECTORY")
         if directory:
-            with contextlib.suppress(OSError), (Path(directory) / "control.log").open("a") as file:
+            with contextlib.suppress(OSError), open(f"{directory}/control.log", "a") as file:
                 file.write(f"[{time.strftime('%Y-%m-%d %H:%M:%S')} Control {os.getpid()}] {text}\n")
 
 
@@ -239,9 +247,14 @@ def _allocate(connection: Connection, mib: int) -> str:
     return "allocated\n"
 
 
-def _answers(path: Path) -> bool:
+def _remove(path: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def _answers(path: str) -> bool:
     with socket.socket(socket.AF_UNIX) as connection:
-        return connection.connect_ex(str(path)) == 0
+        return connection.connect_ex(path) == 0
 
 
 def _serve() -> int:
@@ -255,4 +268,4 @@ def _serve() -> int:
 if __name__ == "__main__":
     if sys.argv[1:] == ["--server"]:
         sys.exit(_serve())
-    sys.exit(Daemon(Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _DEFAULT_PIPE_DIRECTORY))).run())
+    sys.exit(Daemon(os.environ.get("CUDA_MPS_PIPE_DIRECTORY", _DEFAULT_PIPE_DIRECTORY)).run())

@@ -1,5 +1,7 @@
 """One GPU's daemon through its life: started, limited, watched, replaced, ended."""
 
+import asyncio
+
 import pytest
 from tests.unit.hardware.mps.support import World, share
 
@@ -128,7 +130,7 @@ async def test_p41_a_daemon_that_hangs_is_replaced(world: World) -> None:
     (first,) = world.host.controls
     await world.clock.advance(11)
     world.host.hangs = True
-    assert [await world.step() for _ in range(3)] == ["probe", "probe", "replace"]
+    assert [await world.step() for _ in range(4)] == ["probe", "probe", "probe", "replace"]
     world.host.hangs = False
     await world.settle()
     assert world.host.killed == [first]
@@ -194,6 +196,19 @@ async def test_a_daemon_that_does_not_come_up_is_tried_less_and_less_often(world
         await world.clock.advance(1)
     assert 8 <= tries <= 20
     assert "no CUDA device is available" in world.status().cause
+
+
+async def test_a_daemon_that_starts_slowly_is_ended_once_nobody_wants_it(world: World) -> None:
+    world.host.hangs = True
+    world.host.want(a=share(1000))
+    starting = asyncio.ensure_future(world.daemon.step())
+    await world.clock.until_sleeping()
+    assert world.status().state == "starting"
+    world.host.want()
+    await world.clock.advance(0.1)
+    await starting
+    assert await world.settle() == ["stop", "rest"]
+    assert world.host.running == {}
 
 
 async def test_failures_do_not_delay_the_end(world: World) -> None:
@@ -286,4 +301,4 @@ async def test_commands_that_fail_count_as_silence(world: World) -> None:
         raise HardwareError("refused")
 
     world.host.ask = refuses  # type: ignore[method-assign,assignment]
-    assert [await world.step() for _ in range(3)] == ["probe", "probe", "replace"]
+    assert [await world.step() for _ in range(4)] == ["probe", "probe", "probe", "replace"]
