@@ -9,7 +9,7 @@ from tests.cluster.conftest import own_base_port
 from tests.conformance import realserver, schema
 from tests.conformance.compare import differences
 from tests.conformance.questions import load
-from tests.conformance.record import VERSION, ask_all, recorded
+from tests.conformance.record import OTHER_VERSIONS, VERSION, ask_all, recorded
 
 pytestmark = pytest.mark.cluster
 
@@ -19,12 +19,13 @@ _OFFSET = 50
 
 def test_real_api_server_answers_as_recorded(tmp_path: Path) -> None:
     version = os.environ.get("TANGRAM_CLUSTER_VERSION", VERSION)
-    if version != VERSION:
-        pytest.skip(f"the answers of {VERSION} are recorded, not those of {version}")
+    if version not in (VERSION, *OTHER_VERSIONS):
+        pytest.skip(f"the answers of {version} are not recorded")
     base_port = int(own_base_port()) + _OFFSET
     with realserver.running(version, base_port=base_port, directory=tmp_path) as server:
         given = asyncio.run(ask_all(server, load()))
-        assert schema.read(server) == schema.PATH.read_text()
+        if version == VERSION:
+            assert schema.read(server) == schema.PATH.read_text()
     wanted = recorded(version)
     assert given.keys() == wanted.keys()
     found = [

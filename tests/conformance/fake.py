@@ -10,9 +10,10 @@ from tests.conformance.questions import Case
 from tangram.testing.apiserver import FakeApiServer
 
 
-async def answers_of(case: Case) -> list[Answer]:
-    """Its answers to a case."""
-    async with FakeApiServer() as server, aiohttp.ClientSession(server.url) as session:
+async def answers_of(case: Case, *, version: str) -> list[Answer]:
+    """Its answers to a case, as `version`, e.g. 1.36.3."""
+    minor = version.rpartition(".")[0]
+    async with FakeApiServer(version=minor) as server, aiohttp.ClientSession(server.url) as session:
 
         async def compact() -> None:
             server.compact()

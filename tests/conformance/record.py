@@ -1,7 +1,8 @@
 """Records what a real API server answers: `python -m tests.conformance.record` in the root of the repository.
 
 Builds and starts it where needed (Go, root not). Writes `recordings/<version>.json`, and the types of the
-API to the fake server's `schema.json`.
+API to the fake server's `schema.json`. Of another version than `VERSION` only those answers are kept that
+differ from `VERSION`'s: `--version 1.34.4`.
 """
 
 import argparse
@@ -16,15 +17,21 @@ from typing import Any
 import aiohttp
 from tests.conformance import realserver, schema
 from tests.conformance.asking import Answer, Asker
+from tests.conformance.compare import differences
 from tests.conformance.questions import Case, load
 
 VERSION = "1.36.3"
+OTHER_VERSIONS = ("1.34.4",)
 RECORDINGS = Path(__file__).parent / "recordings"
 
 
 def recorded(version: str = VERSION) -> dict[str, list[Answer]]:
     """The answers of a version, by case."""
-    answers: dict[str, list[Answer]] = json.loads(path_of(version).read_text())["answers"]
+    answers: dict[str, list[Answer]] = json.loads(path_of(VERSION).read_text())["answers"]
+    if version != VERSION:
+        for name, steps in json.loads(path_of(version).read_text())["answers"].items():
+            for step, answer in steps.items():
+                answers[name][int(step)] = answer
     return answers
 
 
@@ -60,12 +67,22 @@ async def ask_all(server: realserver.RealServer, cases: list[Case]) -> dict[str,
 
 def dump(version: str, answers: dict[str, list[Answer]]) -> str:
     """One answer a line: a change of one is a change of one line."""
-    lines = []
+    usual = {} if version == VERSION else recorded()
+    cases = []
     for name, given in answers.items():
-        steps = ",\n  ".join(json.dumps(answer, sort_keys=True) for answer in given)
-        lines.append(f" {json.dumps(name)}: [\n  {steps}]")
-    body = ",\n".join(lines)
+        if version == VERSION:
+            lines, brackets = [_json(answer) for answer in given], "[]"
+        else:
+            changed = [step for step, answer in enumerate(given) if differences(answer, usual[name][step])]
+            lines, brackets = [f'"{step}": {_json(given[step])}' for step in changed], "{}"
+        if lines:
+            cases.append(f" {_json(name)}: {brackets[0]}\n  " + ",\n  ".join(lines) + brackets[1])
+    body = ",\n".join(cases)
     return f'{{"version": "{version}", "answers": {{\n{body}\n}}}}\n'
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, sort_keys=True)
 
 
 def main() -> None:

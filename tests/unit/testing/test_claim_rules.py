@@ -187,7 +187,7 @@ def test_what_older_servers_drop() -> None:
     assert old["status"]["allocation"] == {"devices": {"results": [RESULT]}, "nodeSelector": SELECTOR}
     assert new["status"]["allocation"] == extended
     assert old["spec"]["devices"]["requests"][0]["exactly"].keys() == {
-        "deviceClassName", "allocationMode", "count",
+        "deviceClassName", "allocationMode", "count", "tolerations",
     }  # fmt: skip
     assert "capacity" in new["spec"]["devices"]["requests"][0]["exactly"]
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from typing import Any
 
 from tangram.testing.apiserver import devicerules, metadata
-from tangram.testing.apiserver.catalog import CONSUMABLE_CAPACITY, PRIORITIZED_LIST, TAINTS, Version
+from tangram.testing.apiserver.catalog import CONSUMABLE_CAPACITY, PRIORITIZED_LIST, Version
 from tangram.testing.apiserver.problems import (
     Problem,
     Problems,
@@ -38,15 +38,10 @@ def apply_defaults(spec: Mapping[str, Any] | None) -> None:
 
 
 def drop_disabled_spec(spec: Mapping[str, Any] | None, *, features: Set[str]) -> None:
-    """Fields of requests and constraints whose gate is off."""
-    for request in _requests(spec):
-        if CONSUMABLE_CAPACITY not in features:
-            request.pop("capacity", None)
-        if TAINTS not in features:
-            request.pop("tolerations", None)
+    """Fields of requests whose gate is off. A real server keeps `tolerations` and `distinctAttribute`."""
     if CONSUMABLE_CAPACITY not in features:
-        for constraint in _devices(spec).get("constraints") or []:
-            constraint.pop("distinctAttribute", None)
+        for request in _requests(spec):
+            request.pop("capacity", None)
     if PRIORITIZED_LIST not in features:
         for request in _devices(spec).get("requests") or []:
             request.pop("firstAvailable", None)

@@ -10,7 +10,6 @@ from tangram.testing.apiserver.catalog import (
     BINDING_CONDITIONS,
     CONSUMABLE_CAPACITY,
     DEVICE_STATUS,
-    TAINTS,
     Version,
 )
 from tangram.testing.apiserver.problems import (
@@ -38,9 +37,11 @@ def drop_disabled(new: Object, old: Object | None, *, features: Set[str]) -> Non
     """Gated fields of the allocation, and device statuses whose device is no longer allocated, in place."""
     status = new.get("status") or {}
     before = (old or {}).get("status") or {}
-    allocation = status.get("allocation")
-    if allocation and not before.get("allocation"):
+    if allocation := status.get("allocation"):
         _drop_of_allocation(allocation, features=features)
+    if CONSUMABLE_CAPACITY not in features:
+        for device in status.get("devices") or []:
+            device.pop("shareID", None)
     if DEVICE_STATUS not in features:
         status.pop("devices", None)
     elif status.get("devices") and before.get("devices"):
@@ -81,8 +82,6 @@ def _drop_of_allocation(allocation: dict[str, Any], *, features: Set[str]) -> No
         if CONSUMABLE_CAPACITY not in features:
             result.pop("shareID", None)
             result.pop("consumedCapacity", None)
-        if TAINTS not in features:
-            result.pop("tolerations", None)
         if not binding:
             result.pop("bindingConditions", None)
             result.pop("bindingFailureConditions", None)
