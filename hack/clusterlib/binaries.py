@@ -5,7 +5,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -120,11 +120,15 @@ def etcd_build() -> Build:
 def ensure_binaries(version: str) -> Binaries:
     """Build what the cache lacks, one after the other: each build keeps all cores busy."""
     for build in (etcd_build(), containerd_build(), kubernetes_build(version)):
-        if build.missing():
-            with exclusive(build.directory / ".lock"):
-                if build.missing():
-                    _build(build)
+        _ensure(build)
     return binaries_of(version)
+
+
+def ensure_kubectl(version: str) -> Path:
+    """Builds the kubectl of a version if the cache lacks it; its path. Clusters use the one in .venv."""
+    build = replace(kubernetes_build(version), title=f"kubectl {version}", programs=("kubectl",))
+    _ensure(build)
+    return build.bin_dir / "kubectl"
 
 
 def binaries_of(version: str) -> Binaries:
@@ -134,6 +138,13 @@ def binaries_of(version: str) -> Binaries:
         containerd=containerd_build().bin_dir,
         etcd=etcd_build().bin_dir,
     )
+
+
+def _ensure(build: Build) -> None:
+    if build.missing():
+        with exclusive(build.directory / ".lock"):
+            if build.missing():
+                _build(build)
 
 
 def _build(build: Build) -> None:

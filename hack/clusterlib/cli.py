@@ -9,7 +9,7 @@ from textwrap import dedent
 from time import monotonic
 
 from clusterlib import processes
-from clusterlib.binaries import KUBERNETES_VERSION
+from clusterlib.binaries import KUBERNETES_VERSION, ensure_kubectl
 from clusterlib.cluster import Cluster, ClusterState
 from clusterlib.errors import ClusterError
 from clusterlib.layout import BASE_PORTS, DEFAULT_BASE_PORT, REPOSITORY, Layout, default_run_dir
@@ -116,6 +116,8 @@ def _parser() -> argparse.ArgumentParser:
         kubelet.add_argument("node", metavar="NODE")
         if action is not _start_kubelet:
             kubelet.add_argument("--kill9", action="store_true", help="SIGKILL instead of SIGTERM")
+    kubectl = command("build-kubectl", _build_kubectl, "build the kubectl of versions, for tests")
+    kubectl.add_argument("versions", nargs="+", metavar="X.Y.Z")
     execute = command(
         "exec-node", _exec_node, "run a command inside a node's namespaces (mount, network, PID, UTS)"
     )
@@ -195,6 +197,12 @@ def _logs(cluster: Cluster, options: argparse.Namespace) -> int:  # noqa: RET503
         raise ClusterError(f"there is no log {file}", next_step="`hack/cluster logs` lists them", exit_code=2)
     lines = "+1" if options.tail is None else str(options.tail)
     os.execvp("tail", ["tail", "-n", lines, *(["-F"] if options.follow else []), str(file)])
+
+
+def _build_kubectl(_: Cluster, options: argparse.Namespace) -> int:
+    for version in options.versions:
+        print(ensure_kubectl(version))
+    return 0
 
 
 def _start_kubelet(cluster: Cluster, options: argparse.Namespace) -> int:

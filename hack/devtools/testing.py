@@ -20,6 +20,8 @@ from devtools.stages import Result, Run, Stage
 
 OTHER_VERSIONS = ("1.34.4", "1.37.2")
 """The oldest and the newest Kubernetes supported: `--matrix` runs the cluster tests on each."""
+KUBECTL_VERSIONS = ("1.34.4", "1.35.4", "1.36.3", "1.37.2")
+"""One of each minor version: `--matrix` runs them against the stand-in API server."""
 
 # Apart from the defaults of hack/cluster and of tests/cluster, so that a cluster in use stays as it is. Two
 # workers of pytest, each with a cluster of its own (tests/cluster/conftest.py).
@@ -33,7 +35,7 @@ Runs the checks and tests of this repository.
   (nothing)   lint, unit and integration tests
   --fast      unit tests only, without the thorough ones (under 2 minutes)
   --cluster   tests on a real Kubernetes that is built, started and removed here (needs root and Go)
-  --matrix    the same on the oldest and the newest Kubernetes supported
+  --matrix    the same on the oldest and the newest Kubernetes supported, and kubectl of each version
   --all       everything but the matrix, with coverage: what CI runs; the cluster tests beside the others
 
 Arguments after -- go to pytest, e.g. ./hack/test --fast -- -k quantity -x
@@ -65,7 +67,9 @@ def lanes(options: Options) -> list[list[Stage]]:
     if options.mode == "cluster":
         return [_on_cluster(options, KUBERNETES_VERSION)]
     if options.mode == "matrix":
-        return [[stage for version in OTHER_VERSIONS for stage in _on_cluster(options, version)]]
+        return [
+            [*_kubectl(options), *(s for version in OTHER_VERSIONS for s in _on_cluster(options, version))]
+        ]
     integration = _suite(options, "integration", "tests/integration", 300, "-n", "2", "--dist", "worksteal")
     if not options.everything:
         return [[_lint(), _suite(options, "unit", "tests/unit", 300, "-n", "2"), integration]]
@@ -119,6 +123,15 @@ def _suite(
         report=report,
         accepted=accepted,
     )
+
+
+def _kubectl(options: Options) -> list[Stage]:
+    build = ("./hack/cluster", "build-kubectl", *KUBECTL_VERSIONS)
+    return [
+        Stage(name="kubectl build", budget_s=900, commands=(build,)),
+        # It runs whatever has been built.
+        _suite(options, "kubectl", "tests/integration/kube/test_kubectl.py", 180, "-n", "2"),
+    ]
 
 
 def _coverage_file(options: Options) -> dict[str, str]:

@@ -1,5 +1,5 @@
 """`kubectl` works against the fake API server: whichever is installed, and those of other versions that
-`hack/cluster` built."""
+`hack/cluster build-kubectl` built."""
 
 import asyncio
 import json

@@ -150,6 +150,17 @@ def test_what_counts(tmp_path: Path) -> None:
         ("fast", [["unit"]]),
         ("cluster", [["cluster start 1.36.3", "cluster 1.36.3", "cluster stop 1.36.3"]]),
         (
+            "matrix",
+            [
+                ["kubectl build", "kubectl"]
+                + [
+                    f"{what} {version}"
+                    for version in ("1.34.4", "1.37.2")
+                    for what in ("cluster start", "cluster", "cluster stop")
+                ]
+            ],
+        ),
+        (
             "all",
             [
                 ["lint", "unit", "unit thorough", "integration"],
