@@ -38,8 +38,8 @@ class Answer(NamedTuple):
 class Program:
     """A selector, ready to be evaluated on any number of devices.
 
-    `size`: nodes of its tree. Raises CelCompileError with line, column and cause for what `environment` does
-    not accept.
+    `size`: nodes of its tree; `parts`: `references()` in order. Raises CelCompileError with line, column and
+    cause for what `environment` does not accept.
     """
 
     def __init__(self, text: str, environment: Environment | None = None) -> None:
@@ -55,7 +55,8 @@ class Program:
         self._slots = planner.slots
         self._work = planner.work
         self.size = planner.nodes
-        self._readers = tuple(map(_reader, sorted(self._references, key=str)))
+        self.parts = tuple(sorted(self._references, key=str))
+        self._readers = tuple(map(_reader, self.parts))
         self._answers: dict[Hashable, Answer] = {}
 
     @cached_property

@@ -52,14 +52,20 @@ class Taker:
 
     def short(self, alternative: Alternative, position: int) -> str:
         """Which capacity of the device is too small for one more share; empty if none."""
-        device = self.view.device(position)
-        return lacking(device, self.judge.demand(alternative, position), self.ledger.consumed(position))
+        taken = self.judge.demand(alternative, position)
+        if not taken.consumed:
+            return ""
+        return lacking(self.view.device(position), taken, self.ledger.consumed(position))
+
+    def in_use(self, alternative: Alternative, position: int) -> Refused | None:
+        """Who has the device, if the request cannot have it for that."""
+        if self.ledger.in_use(position, alternative.claim, admin=alternative.admin):
+            return Refused(Code.HELD, self._held_by(position))
+        return None
 
     def take(self, alternative: Alternative, position: int, slot: int) -> Refused | None:
-        """Takes a device that is not unfit, or says what is in the way now. Raises FatalError."""
+        """Takes a device neither in use nor unfit, or says what is in the way now. Raises FatalError."""
         ledger, claim = self.ledger, alternative.claim
-        if ledger.in_use(position, claim, admin=alternative.admin):
-            return Refused(Code.HELD, self._held_by(position))
         if self._consumable and not alternative.everything and (text := self.short(alternative, position)):
             return Refused(Code.CAPACITY, text)
         device, multiple = self.view.device(position), self.multiple(position)

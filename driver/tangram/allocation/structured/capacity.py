@@ -28,8 +28,13 @@ class Demand(NamedTuple):
 _NOTHING: Mapping[str, Quantity] = {}
 
 
+_FREE = Demand(_NOTHING)
+
+
 def demand(device: Device, requests: Mapping[str, Quantity] | None, features: Features) -> Demand:
     """What a request takes, regardless of what others took; capacities match by their literal names."""
+    if not device.capacity and not requests:
+        return _FREE
     for name in requests or ():
         if name not in device.capacity:
             return Demand(_NOTHING, f"has no capacity {name}")
@@ -124,7 +129,7 @@ def _fractional(policy: Policy, features: Features) -> bool:
 def lacking(device: Device, taken: Demand, consumed: Mapping[str, int] | None) -> str:
     """Which capacity of a device is too small for `taken` after `consumed` (nano-units); empty if none."""
     for name, amount in taken.consumed.items():
-        used = (consumed or {}).get(name, 0)
+        used = consumed.get(name, 0) if consumed else 0
         value = device.capacity[name].value
         if used + amount.nano > value.nano:
             rest = Quantity(max(value.nano - used, 0), value.format)

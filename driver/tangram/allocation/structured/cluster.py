@@ -2,7 +2,7 @@
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple, TypeVar
 
 from tangram.allocation.published import guarded
@@ -242,35 +242,40 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
 
 def _attribute(wire: DeviceAttribute) -> Attribute | None:
     """None for a value of a kind that this version does not know."""
-    lists: tuple[tuple[str, Sequence[object] | None], ...] = (
-        ("int", wire.ints),
-        ("bool", wire.bools),
-        ("string", wire.strings),
-        ("version", wire.versions),
-    )
-    for kind, values in lists:
-        if values:
-            return Attribute(kind, frozenset(values), scalar=False)
-    scalars: tuple[tuple[str, object], ...] = (
-        ("string", wire.string),
-        ("int", wire.int_),
-        ("bool", wire.bool_),
-        ("version", wire.version),
-    )
-    for kind, value in scalars:
-        if value is not None:
-            return Attribute(kind, frozenset((value,)), scalar=True)
-    return None
+    if wire.ints or wire.bools or wire.strings or wire.versions:
+        lists: tuple[tuple[str, Sequence[object] | None], ...] = (
+            ("int", wire.ints),
+            ("bool", wire.bools),
+            ("string", wire.strings),
+            ("version", wire.versions),
+        )
+        return next(Attribute(kind, frozenset(values), scalar=False) for kind, values in lists if values)
+    if wire.string is not None:
+        return _scalar("string", wire.string)
+    if wire.int_ is not None:
+        return _scalar("int", wire.int_)
+    if wire.bool_ is not None:
+        return _scalar("bool", wire.bool_)
+    return None if wire.version is None else _scalar("version", wire.version)
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _scalar(kind: str, value: str | int) -> Attribute:
+    """Devices have few different values."""
+    return Attribute(kind, frozenset((value,)), scalar=True)
 
 
 def _cel(wire: DeviceAttribute, value: Attribute) -> object:
     """A scalar, or a tuple in the order published."""
     if value.scalar:
         (scalar,) = value.values
-        return SemVer(str(scalar)) if value.kind == "version" else scalar
+        return _version(str(scalar)) if value.kind == "version" else scalar
     if value.kind == "version":
-        return tuple(map(SemVer, wire.versions or ()))
+        return tuple(map(_version, wire.versions or ()))
     return tuple(wire.ints or wire.bools or wire.strings or ())
+
+
+_version = lru_cache(maxsize=1024)(SemVer)
 
 
 def _capacity(wire: WireCapacity) -> Capacity:

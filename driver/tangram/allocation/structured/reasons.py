@@ -170,7 +170,7 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
     try:
         refusal = taker.judge.unfit(alternative, position)
         if refusal is None:
-            refusal = taker.take(alternative, position, 0)
+            refusal = taker.in_use(alternative, position) or taker.take(alternative, position, 0)
             if refusal is None:
                 taker.put_back()
     except (FatalError, TooDear) as error:

@@ -7,6 +7,7 @@ cluster.
 from collections.abc import Hashable, Iterable
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple
 
 from tangram import DRIVER_NAME
@@ -230,7 +231,7 @@ def _is_guard(text: str) -> bool:
 def _found(program: Program, seen: CelDevice) -> str:
     """The values that a selector has read, for people: `, where model is A`."""
     values = []
-    for part in sorted(program.references(), key=str):
+    for part in program.parts:
         if part.domain is not None and part.id is not None and part.field in ("attributes", "capacity"):
             fields = seen.attributes if part.field == "attributes" else seen.capacity
             value = fields.get(part.domain, {}).get(part.id)
@@ -254,6 +255,7 @@ def _text(value: object) -> str:
     return str(value)
 
 
+@lru_cache(maxsize=256)
 def _excerpt(text: str, limit: int = 120) -> str:
     one_line = " ".join(text.split())
     return one_line if len(one_line) <= limit else one_line[: limit - 1] + "…"
