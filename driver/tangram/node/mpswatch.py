@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from datetime import datetime, timedelta
 
 from tangram.base.clock import Clock
 from tangram.base.errors import TangramError
@@ -12,6 +13,8 @@ from tangram.node.held import HeldClaim
 
 LOOK_S = 2.0
 """How often the statuses are read."""
+RECENT = timedelta(minutes=5)
+"""What happened so long before this process's first look is told: better twice than never."""
 
 _log = get_logger("node")
 
@@ -44,15 +47,23 @@ class MpsWatch:
             await self._clock.sleep(LOOK_S)
 
     def look(self) -> list[tuple[HeldClaim, MpsIncident]]:
-        """What has happened since the last look; nothing at the first look at a GPU. Raises StateError."""
+        """What has happened since the last look, or shortly before the first one. Raises StateError."""
         failed: dict[str, MpsIncident] = {}
         for gpu, status in self._directory.statuses().items():
-            if status.incident is not None and status.incidents > self._known.get(gpu, status.incidents):
+            known, self._known[gpu] = self._known.get(gpu), status.incidents
+            if status.incident is None:
+                continue
+            if self._recent(status.incident) if known is None else status.incidents > known:
                 failed[gpu] = status.incident
-            self._known[gpu] = status.incidents
         return [
             (held, failed[device.uuid])
             for held in (self._held() if failed else ())
             for device in held.devices
             if device.kind == "mps" and not device.admin_access and device.uuid in failed
         ]
+
+    def _recent(self, incident: MpsIncident) -> bool:
+        try:
+            return self._clock.now() - datetime.fromisoformat(incident.time) < RECENT
+        except (ValueError, TypeError):  # no time, or one without a zone
+            return False

@@ -18,8 +18,8 @@ class Directory:
         self.said: dict[str, MpsStatus] = {}
         self.broken = False
 
-    def fail(self, gpu: str, incidents: int) -> MpsIncident:
-        incident = MpsIncident(kind="died", cause=f"the MPS daemon died ({incidents})", time="t")
+    def fail(self, gpu: str, incidents: int, *, time: str = "") -> MpsIncident:
+        incident = MpsIncident(kind="died", cause=f"the MPS daemon died ({incidents})", time=time)
         self.said[gpu] = MpsStatus(
             uuid=gpu, state="ready", keeper="k", incidents=incidents, incident=incident if incidents else None
         )
@@ -85,9 +85,19 @@ def test_p41_each_claim_of_the_gpu_is_told_once() -> None:
     assert world.look() == [("a", again.cause), ("b", again.cause)]
 
 
-def test_what_happened_before_a_restart_of_the_plugin_is_not_told_again() -> None:
+async def test_what_happened_long_before_the_plugin_started_is_not_told() -> None:
+    for time in ("2026-01-01T00:00:00Z", "", "yesterday", "2026-01-01T00:04:59"):
+        world = World(claim("a", ("g1", "mps")))
+        await world.clock.advance(300)
+        world.directory.fail("g1", 7, time=time)
+        assert world.look() == []
+
+
+async def test_what_happened_while_the_plugin_restarted_is_told() -> None:
     world = World(claim("a", ("g1", "mps")))
-    world.directory.fail("g1", 7)
+    await world.clock.advance(300)
+    incident = world.directory.fail("g1", 7, time="2026-01-01T00:00:01Z")
+    assert world.look() == [("a", incident.cause)]
     assert world.look() == []
 
 
