@@ -15,7 +15,7 @@ from clusterlib.commands import run
 from clusterlib.errors import ClusterError
 from tangram import DRIVER_NAME
 from tangram.kube.resources import DEVICE_CLASSES, NODES, RESOURCE_SLICES
-from tangram.playground.cluster import gpu_class
+from tangram.playground.cluster import device_classes
 from tangram.testing.apiserver import FakeApiServer
 from tangram.testing.kubelet import FakeKubelet
 
@@ -47,7 +47,8 @@ class World:
             self.server = FakeApiServer(ssl_context=self._credentials())
             (self.directory / "node.yaml").write_text(f"simulate: {MACHINE}\n", encoding="utf-8")
             self.server.create(NODES, _node())
-            self.server.create(DEVICE_CLASSES, gpu_class())
+            for device_class in device_classes():
+                self.server.create(DEVICE_CLASSES, device_class)
             await self.server.resume()
             self.kubelet = FakeKubelet(self.directory)
             self.kubelet.start()
@@ -154,9 +155,10 @@ class World:
             self.server.delete(RESOURCE_SLICES, name=each["metadata"]["name"])
 
     def device_names(self) -> list[str]:
-        """Of the published devices."""
+        """Of the published whole GPUs."""
         slices = self.server.objects(RESOURCE_SLICES)
-        return [device["name"] for each in slices for device in each["spec"].get("devices") or ()]
+        devices = [device for each in slices for device in each["spec"].get("devices") or ()]
+        return [device["name"] for device in devices if device["attributes"]["type"] == {"string": "gpu"}]
 
     async def registered(self) -> Any:
         """The plugin's registration with the kubelet, once there is one."""
