@@ -43,6 +43,7 @@ class Taker:
         self.results = [0] * max(len(constraints), 1)
         features = self._features = view.features
         self._consumable = features.on(Gate.CONSUMABLE_CAPACITY)
+        self._nothing_shared = not allocated.shared
         self._leaks = features.has(Fault.REJECTION_LEAKS)
         self._late_taints = features.late_taints
 
@@ -52,9 +53,9 @@ class Taker:
 
     def short(self, alternative: Alternative, position: int) -> str:
         """Which capacity of the device is too small for one more share; empty if none."""
+        if self._nothing_shared and position not in self.ledger.shares:
+            return ""  # what is too much for the whole device is unfit
         taken = self.judge.demand(alternative, position)
-        if not taken.consumed:
-            return ""
         return lacking(self.view.device(position), taken, self.ledger.consumed(position))
 
     def in_use(self, alternative: Alternative, position: int) -> Refused | None:
