@@ -26,7 +26,7 @@ from devtools.mutate import Mutant, mutants, mutated
 _TESTS = REPOSITORY / "tests" / "unit"
 SUITES = {
     "cel": [_TESTS / "cel"],
-    "allocation": [_TESTS / "allocation"],
+    "allocation": [_TESTS / "allocation" / "structured", _TESTS / "allocation" / "conformance"],
 }
 """The fast tests of each package."""
 
@@ -70,13 +70,21 @@ def sample(package: str, *, module: str, size: int, seed: int) -> list[Change]:
     """At most so many changes, the same ones for the same sources and seed."""
     found = [
         Change(path, mutant)
-        for path in sorted((REPOSITORY / "driver" / "tangram" / package).rglob("*.py"))
+        for path in _modules(package)
         if module in path.as_posix() and path.name != "__init__.py"
         for mutant in mutants(path.read_text(encoding="utf-8"))
     ]
     if not found:
         raise ClusterError(f"nothing to change in {package}", next_step="see --module", exit_code=2)
     return random.Random(seed).sample(found, min(size, len(found)))
+
+
+def _modules(package: str) -> list[Path]:
+    """The modules that the tests of a package are about."""
+    root = REPOSITORY / "driver" / "tangram" / package
+    if package == "allocation":  # the rest of it belongs to the controller
+        return sorted([*(root / "structured").rglob("*.py"), root / "published.py"])
+    return sorted(root.rglob("*.py"))
 
 
 class Suite:
