@@ -159,10 +159,12 @@ def _frozen(value: object) -> Hashable:
     return (type(value), value)
 
 
-class _Programs:
-    """Those used last, and what is wrong with texts that are none."""
+class Programs:
+    """The programs used last, as many as have so many nodes together, and what is wrong with texts that are
+    none.
+    """
 
-    def __init__(self, nodes: int) -> None:
+    def __init__(self, *, nodes: int) -> None:
         self._nodes_left = nodes
         self._known: OrderedDict[tuple[str, Environment | None], Program | CelCompileError] = OrderedDict()
 
@@ -188,7 +190,7 @@ def _size(text: str, found: Program | CelCompileError) -> int:
     return 8 + (found.size if isinstance(found, Program) else len(text) // 100)
 
 
-_programs = _Programs(_REMEMBERED_NODES)
+_programs = Programs(nodes=_REMEMBERED_NODES)
 
 
 def compiled(text: str, environment: Environment | None = None) -> Program | CelCompileError:

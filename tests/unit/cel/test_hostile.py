@@ -8,8 +8,9 @@ import pytest
 from tests.unit.cel.support import DEVICE
 
 from tangram.base.errors import CelBudgetError, CelCompileError
-from tangram.cel import Program, compile_expression, compiled
+from tangram.cel import Program, compile_expression
 from tangram.cel.parser import MAXIMUM_LENGTH
+from tangram.cel.program import Programs
 from tangram.cel.values import MAXIMUM_WORK
 
 
@@ -132,13 +133,17 @@ def test_work_does_not_depend_on_what_is_remembered() -> None:
 
 
 def test_programs_are_forgotten_before_they_fill_the_memory() -> None:
-    many = [compiled(f"{ones(1000)}.size() == {i}") for i in range(150)]
+    programs = Programs(nodes=300)
+    texts = [f"{ones(20)}.size() == {i}" for i in range(20)]
+    many = [programs.get(text, None) for text in texts]
     assert all(isinstance(program, Program) for program in many)
-    assert compiled(f"{ones(1000)}.size() == 149") is many[-1]
-    assert compiled(f"{ones(1000)}.size() == 0") is not many[0]
+    assert programs.get(texts[-1], None) is many[-1]
+    assert programs.get(texts[0], None) is not many[0]
+    wrong = programs.get("1 +", None)
+    assert isinstance(wrong, CelCompileError)
+    assert programs.get("1 +", None) is wrong
     with pytest.raises(CelCompileError):
         compile_expression("1 +")
-    assert compiled("1 +") is compiled("1 +")
 
 
 def test_long_and_wide_but_honest() -> None:
