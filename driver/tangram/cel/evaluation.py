@@ -38,6 +38,8 @@ class Evaluation(Budget):
 
 Closure = Callable[[Evaluation], Value]
 Implementation = Callable[..., Value]
+Short = tuple[type, Callable[[Value, Value], Value]]
+"""A Python type, and what an operator makes of two values of it."""
 
 
 def constant(value: Value) -> Closure:
@@ -94,18 +96,20 @@ def call(
     budgeted: bool,
     variadic: bool,
     walks: bool,
+    short: Short | None,
 ) -> Closure:
     """A call. `cost`: what it costs, 1 if None. `budgeted`: the implementation takes the evaluation first.
 
     `variadic`: arguments behind one that fails are not evaluated, and then nothing is charged; else all are.
-    `walks`: the cost is that of a walk over the first argument.
+    `walks`: the cost is that of a walk over the first argument. `short`: a way to the result that costs 1,
+    for two arguments of this Python type.
     """
     if walks:
         arguments = (_walked(arguments[0]), *arguments[1:])
     if len(arguments) == 1:
         return _call_one(implementation, arguments[0], cost=cost, budgeted=budgeted)
     if len(arguments) == 2 and not variadic:
-        return _call_two(implementation, *arguments, cost=cost, budgeted=budgeted)
+        return _call_two(implementation, *arguments, cost=cost, budgeted=budgeted, short=short)
 
     def run(evaluation: Evaluation) -> Value:
         values: list[Value] = []
@@ -180,7 +184,13 @@ def attempt_or_charge(argument: Closure, evaluation: Evaluation, cost: Cost | No
 
 
 def _call_two(
-    implementation: Implementation, first: Closure, second: Closure, *, cost: Cost | None, budgeted: bool
+    implementation: Implementation,
+    first: Closure,
+    second: Closure,
+    *,
+    cost: Cost | None,
+    budgeted: bool,
+    short: Short | None,
 ) -> Closure:
     def values(evaluation: Evaluation) -> tuple[Value, Value]:
         try:
@@ -201,25 +211,18 @@ def _call_two(
     def run(evaluation: Evaluation) -> Value:
         return _finish(evaluation, implementation, values(evaluation), cost, budgeted)
 
-    def run_unit(evaluation: Evaluation) -> Value:
-        try:
-            left = first(evaluation)
-        except CelBudgetError:
-            raise
-        except CelRuntimeError:
-            _charge(evaluation, cost, (FAILED, attempt(second, evaluation)), FAILED)
-            raise
-        try:
-            right = second(evaluation)
-        except CelBudgetError:
-            raise
-        except CelRuntimeError:
-            _charge(evaluation, cost, (left, FAILED), FAILED)
-            raise
-        evaluation.cost += 1
-        return implementation(left, right)
+    if short is None:
+        return run
+    kind, operator = short
 
-    return run_unit if cost is None and not budgeted else run
+    def run_short(evaluation: Evaluation) -> Value:
+        left, right = both = values(evaluation)
+        if type(left) is kind and type(right) is kind:
+            evaluation.cost += 1
+            return operator(left, right)
+        return _finish(evaluation, implementation, both, cost, budgeted)
+
+    return run_short
 
 
 def logic(operands: Sequence[Closure], *, decisive: bool, operator: str) -> Closure:

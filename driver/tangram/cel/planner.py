@@ -17,7 +17,7 @@ from tangram.cel.library.arithmetic import checked_int
 from tangram.cel.library.conversions import CONVERSIONS
 from tangram.cel.references import DEVICE_VARIABLE, Reference
 from tangram.cel.types import Kind, Type, is_optional
-from tangram.cel.values import Budget, Uint, Value, no_overload, type_name
+from tangram.cel.values import RUNTIME_TYPES, Budget, Uint, Value, no_overload, type_name
 from tangram.cel.work import TURN, of_node
 
 _INDEXING = {ast.INDEX: False, ast.OPTIONAL_INDEX: True, ast.OPTIONAL_SELECT: True}
@@ -206,8 +206,7 @@ class Planner:
 
     def _ordinary(self, node: Call, arguments: Sequence[_Plan]) -> _Plan:
         function, overloads = self._checked.calls[node]
-        kinds = [self._checked.types[argument] for argument in self._arguments(node)]
-        implementation, budgeted, cost = _dispatch(function, overloads, kinds)
+        implementation, budgeted, cost = _dispatch(function, overloads)
         if function.name in CONVERSIONS and len(arguments) == 1 and arguments[0].is_constant:
             try:
                 constant = arguments[0].constant
@@ -232,8 +231,14 @@ class Planner:
                 budgeted=budgeted,
                 variadic=variadic,
                 walks=function.walks,
+                short=self._short_way(node),
             )
         )
+
+    def _short_way(self, node: Call) -> evaluation.Short | None:
+        """For an operator on two values of one type that it is mostly used on."""
+        kinds = {self._checked.types[argument].kind for argument in self._arguments(node)}
+        return _SHORT.get((node.function, kinds.pop())) if len(kinds) == 1 else None
 
     def _check_pattern(self, node: Node, pattern: Value) -> None:
         if type(pattern) is str:
@@ -323,62 +328,69 @@ class Planner:
 _VARIADIC = frozenset({"format"})
 
 
-def _dispatch(
-    function: Function, overloads: Sequence[Overload], kinds: Sequence[Type]
-) -> tuple[Implementation, bool, Cost | None]:
-    """What evaluates a call, whether it takes a budget first, and what it costs. `kinds`: its arguments'."""
+def _dispatch(function: Function, overloads: Sequence[Overload]) -> tuple[Implementation, bool, Cost | None]:
+    """What evaluates a call, whether it takes a budget first, and what it costs."""
     known = overloads[0] if len(overloads) == 1 else None
     cost = (known.cost if known is not None else None) or function.cost
-    if kinds and all(kind.kind in _CERTAIN and not kind.parameters for kind in kinds):
-        direct = _DIRECT.get((function.name, *[kind.kind for kind in kinds]))
-        if direct is not None:
-            return direct, False, None
-        if known is not None and known.call is not None and function.dynamic is None:
-            return known.call, known.budgeted, cost
     if function.dynamic is not None:
         return function.dynamic, function.budgeted, cost
     candidates = overloads if known is not None else function.overloads
     return _guarded(function.name, candidates), True, cost
 
 
-_CERTAIN = frozenset(
-    {
-        Kind.BOOL,
-        Kind.BYTES,
-        Kind.DOUBLE,
-        Kind.DURATION,
-        Kind.INT,
-        Kind.OPAQUE,
-        Kind.STRING,
-        Kind.STRUCT,
-        Kind.TIMESTAMP,
-        Kind.UINT,
-    }
-)
-"""Without parameters, these are what the values are at run time too."""
-_DIRECT: Mapping[tuple[object, ...], Implementation] = {
-    (ast.ADD, Kind.INT, Kind.INT): lambda left, right: checked_int(left + right),
-    (ast.SUBTRACT, Kind.INT, Kind.INT): lambda left, right: checked_int(left - right),
-    (ast.MULTIPLY, Kind.INT, Kind.INT): lambda left, right: checked_int(left * right),
-    (ast.LESS, Kind.INT, Kind.INT): operator.lt,
-    (ast.LESS_EQUALS, Kind.INT, Kind.INT): operator.le,
-    (ast.GREATER, Kind.INT, Kind.INT): operator.gt,
-    (ast.GREATER_EQUALS, Kind.INT, Kind.INT): operator.ge,
-    **{(ast.EQUALS, kind, kind): operator.eq for kind in (Kind.BOOL, Kind.INT, Kind.UINT, Kind.DOUBLE)},
-    **{(ast.NOT_EQUALS, kind, kind): operator.ne for kind in (Kind.BOOL, Kind.INT, Kind.UINT, Kind.DOUBLE)},
-    (ast.NOT, Kind.BOOL): operator.not_,
+_SCALARS = {Kind.BOOL: bool, Kind.INT: int, Kind.UINT: Uint, Kind.DOUBLE: float}
+_SHORT: Mapping[tuple[str, Kind], evaluation.Short] = {
+    (ast.ADD, Kind.INT): (int, lambda left, right: checked_int(left + right)),
+    (ast.SUBTRACT, Kind.INT): (int, lambda left, right: checked_int(left - right)),
+    (ast.MULTIPLY, Kind.INT): (int, lambda left, right: checked_int(left * right)),
+    (ast.LESS, Kind.INT): (int, operator.lt),
+    (ast.LESS_EQUALS, Kind.INT): (int, operator.le),
+    (ast.GREATER, Kind.INT): (int, operator.gt),
+    (ast.GREATER_EQUALS, Kind.INT): (int, operator.ge),
+    **{(ast.EQUALS, kind): (type_, operator.eq) for kind, type_ in _SCALARS.items()},
+    **{(ast.NOT_EQUALS, kind): (type_, operator.ne) for kind, type_ in _SCALARS.items()},
 }
-"""Short ways for operators that cost 1 on what they are mostly used on."""
+"""They cost 1 on these types."""
 
 
 def _guarded(name: str, overloads: Sequence[Overload]) -> Callable[..., Value]:
-    """The first overload that takes the values at run time."""
+    """The first overload that takes the values at run time: they need not be what the checker found."""
+    if len(overloads) == 1 and overloads[0].call is not None and all(map(_is_plain, overloads[0].parameters)):
+        return _guarded_one(name, overloads[0])
 
     def call(budget: Budget, *values: Value) -> Value:
         for overload in overloads:
             if overload.call is not None and overload.takes(values):
                 return overload.call(budget, *values) if overload.budgeted else overload.call(*values)
         raise no_overload(name, *values)
+
+    return call
+
+
+def _is_plain(kind: Type) -> bool:
+    return kind.name in _PLAIN_TYPES
+
+
+_PLAIN_TYPES: Mapping[str, frozenset[type]] = {
+    kind.name: frozenset(type_ for type_, other in RUNTIME_TYPES.items() if other.name == kind.name)
+    for kind in RUNTIME_TYPES.values()
+    if kind.kind is not Kind.LIST
+}
+
+
+def _guarded_one(name: str, overload: Overload) -> Callable[..., Value]:
+    """The same, quicker, for one overload whose types say all in their names."""
+    expected = [_PLAIN_TYPES[kind.name] for kind in overload.parameters]
+    implementation, budgeted, count = overload.call, overload.budgeted, len(expected)
+    assert implementation is not None
+
+    def call(budget: Budget, *values: Value) -> Value:
+        if len(values) != count:
+            raise no_overload(name, *values)
+        for value, types in zip(values, expected, strict=True):
+            if type(value) not in types:
+                raise no_overload(name, *values)
+        return implementation(budget, *values) if budgeted else implementation(*values)
 
     return call
 
