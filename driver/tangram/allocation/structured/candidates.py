@@ -82,9 +82,18 @@ class Taker:
             if lack := ledger.charge(position):
                 ledger.leave(position, groups)
                 return Refused(Code.COUNTER, lack)
-        taken = Taken(alternative, position, None, pays, groups)
-        if refused := self._constrain(taken, device):
+        if self._late_taints and (refused := self.judge.taint(alternative, device)):
+            self._unpay(position, groups, paid=pays)
             return refused
+        try:
+            refused = self._constrain(alternative, device)
+        except FatalError:
+            self._unpay(position, groups, paid=pays)
+            raise
+        if refused is not None:
+            self._unpay(position, groups, paid=pays)
+            return refused
+        taken = Taken(alternative, position, None, pays, groups)
         if self._consumable and (text := self._short_at_last(alternative, position, slot)):
             self._roll_back(taken)
             return Refused(Code.CAPACITY, text)
@@ -97,23 +106,19 @@ class Taker:
         self.results[claim] += 1
         return None
 
-    def _constrain(self, taken: Taken, device: Device) -> Refused | None:
-        alternative = taken.alternative
+    def _unpay(self, position: int, groups: Mapping[str, frozenset[str] | None], *, paid: bool) -> None:
+        if paid and not self._leaks:
+            self.ledger.release(position)
+            self.ledger.leave(position, groups)
+
+    def _constrain(self, alternative: Alternative, device: Device) -> Refused | None:
         constraints = self.constraints[alternative.claim]
-        if self._late_taints and (refused := self.judge.taint(alternative, device)):
-            if taken.paid and not self._leaks:
-                self.ledger.release(taken.position)
-                self.ledger.leave(taken.position, taken.groups)
-            return refused
         for index, constraint in enumerate(constraints):
             clash = constraint.add(alternative, device)
             if clash is None:
                 continue
             for added in reversed(constraints[:index]):
                 added.remove(alternative)
-            if taken.paid and not self._leaks:
-                self.ledger.release(taken.position)
-                self.ledger.leave(taken.position, taken.groups)
             if alternative.everything and self._features.has(Fault.ALL_CONSTRAINED_IS_FATAL):
                 raise FatalError(
                     f"request {alternative.name}: cannot add device {device.id} because a claim constraint "
