@@ -233,7 +233,7 @@ class Generator:
         if not candidates:
             return ""
         function, overload, bindings = self._random.choice(candidates)
-        chosen: Bindings = dict(bindings)
+        chosen = dict(bindings)
         arguments: list[str] = []
         for index, declared in enumerate(overload.parameters):
             wanted = self._concrete(declared, chosen)
@@ -259,7 +259,7 @@ class Generator:
             self._by_result[kind] = known
         return known
 
-    def _concrete(self, kind: Type, bindings: Bindings) -> Type:
+    def _concrete(self, kind: Type, bindings: dict[Type, Type]) -> Type:
         """A type without variables; those not bound yet are bound to types drawn."""
         kind = substitute(kind, bindings)
         keys = _key_variables(kind)

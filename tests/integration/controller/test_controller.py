@@ -314,4 +314,6 @@ async def test_malformed_objects_cost_only_themselves(server: FakeApiServer, tmp
         server.create(RESOURCE_CLAIMS, claim("a"))
         server.create(PODS, pod("p", "a"))
         await server.until(lambda: allocation(server, "a"))
-        await server.until(lambda: any("request gpu: selector #0" in note for note in notes(server, "broken")))
+        await server.until(
+            lambda: any("request gpu: selector #0" in note for note in notes(server, "broken"))
+        )

@@ -60,7 +60,7 @@ class Node:
         """Decides a new pod with one request for this kind."""
         self._count += 1
         name = f"c{self._count}"
-        exactly = {"deviceClassName": KIND_CLASSES[kind]}
+        exactly: dict[str, Any] = {"deviceClassName": KIND_CLASSES[kind]}
         if selector := more.pop("selector", ""):
             exactly["selectors"] = [{"cel": {"expression": selector}}]
         if capacity := more.pop("capacity", None):
@@ -112,6 +112,16 @@ def test_a_second_gpu_is_opened_only_when_needed() -> None:
         used[node.offers[node.take(kind)["device"]].gpu.uuid] += 1
     assert list(used.values()) == [2, 2, 2]
     assert "3 on hardware that other devices in use share" in node.why("gpu")
+
+
+@pytest.mark.parametrize("kind", ["mps", "timeslice", "mig"])
+def test_a_share_opens_the_smaller_gpu(kind: Kind) -> None:
+    node = Node("h100")
+    big = SimulatedBackend(load_machine(BOARDS["b200"]), node_name="a1").discover()
+    node.world.put(kube_node("a1", cpu="1000"))
+    for item in slices("a1", replace(big, gpus=big.gpus[:1]), kinds=KINDS, dynamic=True):
+        node.world.put(item)
+    assert node.take(kind)["pool"] == f"{DRIVER_NAME}/n1"
 
 
 def test_shares_of_mps_by_capacity() -> None:

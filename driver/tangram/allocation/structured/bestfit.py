@@ -25,18 +25,18 @@ class BestFit:
         view = taker.view
         self._used_pools: set[PoolId] = set()
         self._used_sets: set[Hashable] = set()
-        self._sizes = [0] * len(view.places)
         for position, place in enumerate(view.places):
-            device = view.device(position)
             if self._in_use(position):
                 self._used_pools.add(place.pool.id)
                 self._used_sets |= set(self._sets(position))
-            if is_gpu(device):
-                self._sizes[position] = _gigabytes(device)
         self._units = [self._unit(position) for position in range(len(view.places))]
-        used_units = {unit for position, unit in enumerate(self._units) if self._in_use(position)}
+        self._used_units = {unit for position, unit in enumerate(self._units) if self._in_use(position)}
+        self._unit_sizes: dict[Hashable, int] = {}
+        for position, unit in enumerate(self._units):
+            size = _gigabytes(view.device(position))
+            self._unit_sizes[unit] = max(size, self._unit_sizes.get(unit, 0))
         self._free = [
-            unit not in used_units and works(view.device(position))
+            unit not in self._used_units and works(view.device(position))
             for position, unit in enumerate(self._units)
         ]
         self._free_units = {unit for free, unit in zip(self._free, self._units, strict=True) if free}
@@ -79,7 +79,7 @@ class BestFit:
         return (
             self._taker.view.places[position].pool.id not in self._used_pools,
             not self._used_sets.issuperset(self._sets(position)),
-            self._sizes[position],
+            self._unit_sizes[self._units[position]],
             self._weights[position],
             position,
         )
@@ -89,11 +89,11 @@ class BestFit:
         return [self._signature(position) for position in range(len(self._taker.view.places))]
 
     def _signature(self, position: int) -> Hashable:
-        pool = self._taker.view.places[position].pool.id
+        pool, unit = self._taker.view.places[position].pool.id, self._units[position]
         if position in self._bits:
             number, bit = self._bits[position]
-            return (pool, self._sizes[position], self._gpus[number].topology.twins[bit])
-        return (pool, self._sizes[position], self._weights[position])
+            return (pool, self._unit_sizes[unit], self._gpus[number].topology.twins[bit])
+        return (pool, self._unit_sizes[unit], unit in self._used_units, self._weights[position])
 
     def score(self, solution: Solution) -> Score:
         """How good a solution is. Its devices must be taken."""
@@ -101,7 +101,7 @@ class BestFit:
         sets: dict[tuple[int, int], int] = {}
         opened_pools: set[PoolId] = set()
         opened_sets: set[Hashable] = set()
-        left = size = spared_gb = 0
+        left = size = 0
         used_now: set[Hashable] = set()
         for taken in solution.taken:
             if taken.alternative.admin:
@@ -110,7 +110,6 @@ class BestFit:
             used_now.add(self._units[position])
             opened_pools.add(self._taker.view.places[position].pool.id)
             opened_sets.update(self._sets(position))
-            spared_gb -= self._sizes[position]
             left -= self._left(taken)
             size -= self._weights[position]
             if position in self._bits:
@@ -127,7 +126,7 @@ class BestFit:
         return Score(
             chosen=tuple(-alternative for alternative in solution.chosen),
             linked=all(topology.fully_linked(mask) for topology, mask in several),
-            spared_gb=spared_gb,
+            spared_gb=-sum(self._unit_sizes[unit] for unit in used_now - self._used_units),
             set_links=min((topology.ring_links(mask) for topology, mask in several), default=0),
             ring_links=min((topology.ring_links(mask) for topology, mask in used), default=0),
             opened=-len(opened_sets - self._used_sets),
@@ -155,6 +154,9 @@ class BestFit:
 
 
 def _gigabytes(device: Device) -> int:
+    """Nominal memory of the GPU that a device of our driver is, or is a part of; 0 for others."""
+    if device.id.driver != DRIVER_NAME:
+        return 0
     own = device.cel.attributes.get(DRIVER_NAME, {})
     memory = device.cel.capacity.get(DRIVER_NAME, {}).get("memory")
     return nominal_gigabytes(str(own.get("productName", "")), int(memory) if memory is not None else None)

@@ -10,7 +10,7 @@ class Score(NamedTuple):
 
     1. `chosen`: minus the number of the subrequest, for each request: earlier ones are preferred.
     2. `linked`: every request for several GPUs gets a fully linked set.
-    3. `spared_gb`: minus the nominal memory of the whole GPUs taken.
+    3. `spared_gb`: minus the nominal memory of the GPUs that nobody used before, taken whole or in part.
     4. `set_links`, `ring_links`: bandwidth of the sets, in links on the narrowest hop.
     5. `opened`: minus the counter sets and shared devices that nobody used before.
     6. `left`: minus what stays free of the shared devices taken, in thousandths.
