@@ -156,10 +156,10 @@ class Attribute:
 
         return observed
 
-    def tested(self) -> Closure:
-        """`has()`: the last qualifier tests. Reading the whole is free."""
+    def tested(self, *, observed: bool = True) -> Closure:
+        """`has()`: the last qualifier tests. Reading the whole is free. `observed`: no branch of `?:`."""
         run = self.resolve()
-        discount = self.discount
+        discount = self.discount if observed else 0
 
         def tested(evaluation: Evaluation) -> bool:
             try:

@@ -33,9 +33,13 @@ _DEVICE = Reference("")
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How a node is evaluated: as an attribute, to which qualifiers may still be added, or by `run`."""
+    """How a node is evaluated: as an attribute, to which qualifiers may still be added, or by `run`.
+
+    `branch`: how it is evaluated instead as a branch of `?:`.
+    """
 
     run: Closure | None = None
+    branch: Closure | None = None
     attribute: Attribute | None = None
     constant: Value = _NOT_CONSTANT
 
@@ -138,7 +142,7 @@ class Planner:
     def _attribute(self, node: Node, scope: Slots) -> Attribute:
         """The attribute of a node that something is read of."""
         plan = self._plan(node, scope)
-        return self._rooted(node, plan.closure()) if plan.attribute is None else plan.attribute
+        return self._rooted(node, plan.branch or plan.closure()) if plan.attribute is None else plan.attribute
 
     def _select(self, node: Select, scope: Slots) -> _Plan:
         attribute = self._attribute(node.operand, scope)
@@ -147,7 +151,7 @@ class Planner:
             if part is not None and part.id is not None:
                 return _Plan(run=attributes.test_part(part))
             attribute.qualify(Qualifier(node.name, test=True))
-            return _Plan(run=attribute.tested())
+            return _Plan(run=attribute.tested(), branch=attribute.tested(observed=False))
         return _Plan(attribute=_qualified(attribute, Qualifier(node.name), node.name))
 
     def _index(self, node: Call, scope: Slots, *, optional: bool) -> _Plan:
