@@ -41,12 +41,12 @@ class Settings:
 
     `search_steps`: devices tried on all nodes together, of which at most `node_search_steps` on one; a search
     that is cut off settles for the best set so far. `selector_units`: evaluations of selectors, in the units
-    of CEL's cost.
+    of `tangram.cel.work`, some 0.1 µs each.
     """
 
     search_steps: int = 100_000
     node_search_steps: int = 10_000
-    selector_units: int = 1_500_000
+    selector_units: int = 3_000_000
 
 
 class ScoreTerms(NamedTuple):
