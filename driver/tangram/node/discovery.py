@@ -58,6 +58,7 @@ class Discovery:
         self._backoff = Backoff(maximum_s=rescan_interval_s)
         self._health = HealthBook(workers)
         self._vetoes: dict[GpuUuid, tuple[Backoff, float]] = {}
+        self._begun = self._latest = 0
         self.inventory: Inventory | None = None
         self.problem = "the first look at the GPUs"
         """Why the GPUs are not known now; empty after a good look."""
@@ -65,12 +66,26 @@ class Discovery:
         """Set after the first look, good or not."""
 
     async def look(self) -> None:
-        """One look. Raises nothing: what fails is in `problem`, in the log and in the inventory."""
+        """One look. Raises nothing: what fails is in `problem`, in the log and in the inventory.
+
+        Of looks at the same time the one that began last counts: MIG modes are switched in between.
+        """
+        self._begun += 1
+        number = self._begun
+        found: Inventory | TangramError
+        try:
+            found = await self._look(self.inventory)
+        except TangramError as error:
+            found = error
+        if number > self._latest:
+            self._latest = number
+            self._conclude(found)
+
+    def _conclude(self, found: Inventory | TangramError) -> None:
         before = self.inventory
         now: Inventory | None = None
-        try:
-            now = await self._look(before)
-        except TangramError as error:
+        if isinstance(found, TangramError):
+            error = found
             DISCOVERY_FAILURES.labels(type(error).__name__).inc()
             if self.problem != error.cause:
                 _log.error("gpus_not_found", error=error.cause, next_step=error.next_step)
@@ -78,6 +93,7 @@ class Discovery:
             if before is not None:
                 now = without_driver(before, error.cause)
         else:
+            now = found
             self.problem = ""
             self._backoff.reset()
         if now is not None and now != before:
@@ -136,11 +152,14 @@ class Discovery:
             failing = await self._probe(before.machine.gpus)
             if not failing:
                 raise HardwareError(error.cause, next_step=error.next_step) from error
-            return replace(before, unhealthy=failing)
+            return replace(before, unhealthy={**self._of(before, self._health.unhealthy()), **failing})
         foreign, silent = await self._foreign(machine, claims)
         inventory = merge(before, machine, held=held, policy=self._policy, foreign=foreign)
         nodes, failing = await self._device_nodes(machine)
+        control_nodes = await self._workers.control_nodes()
+        driver_edits = await asyncio.to_thread(self._driver_edits)
         await self._health.look(machine)
+        # Without a pause from here on: an event that comes now would be missed.
         return replace(
             inventory,
             unhealthy={
@@ -152,8 +171,8 @@ class Discovery:
             warnings=self._of(inventory, self._health.warnings()),
             nodes={**inventory.nodes, **nodes},
             stuck=self._stuck(),
-            control_nodes=await self._workers.control_nodes(),
-            driver_edits=await asyncio.to_thread(self._driver_edits),
+            control_nodes=control_nodes,
+            driver_edits=driver_edits,
         )
 
     async def _probe(self, gpus: Iterable[Gpu]) -> dict[GpuUuid, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from tangram.base.errors import GpuLostError, HardwareError, HardwareTimeoutError
 from tangram.base.logs import get_logger
-from tangram.hardware.health import Finding, HealthRecord, Severity, XidEvent
+from tangram.hardware.health import Finding, GpuConditions, HealthRecord, Severity, XidEvent
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid, Machine
 
@@ -30,14 +30,21 @@ class HealthBook:
         await asyncio.gather(*(self._look_at(gpu.uuid) for gpu in machine.gpus))
 
     async def _look_at(self, uuid: GpuUuid) -> None:
-        record = self._records.get(uuid, HealthRecord())
+        conditions: GpuConditions | None = None
+        lost = False
         try:
-            record = record.after_look(await self._workers.health(uuid))
+            conditions = await self._workers.health(uuid)
         except (GpuLostError, HardwareTimeoutError):
-            record = record.after_loss()
+            lost = True
         except HardwareError as error:
             # What it does not tell is no illness: the look at the GPU itself has gone well.
             _log.debug("gpu_health_unknown", gpu=uuid, error=error.cause)
+        # Only now: an event may have come meanwhile.
+        record = self._records.get(uuid, HealthRecord())
+        if lost:
+            record = record.after_loss()
+        elif conditions is not None:
+            record = record.after_look(conditions)
         self._records[uuid] = record
 
     def note(self, event: XidEvent) -> None:

@@ -7,7 +7,9 @@ import pytest
 from tests.unit.node.support import backend
 
 from tangram.base.errors import DriverUnavailableError
+from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.health import XidEvent
 from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.simulated import Hang, SimulatedBackend
 from tangram.hardware.workers import GPU_DEADLINE_S, SYSTEM_DEADLINE_S, Workers
@@ -168,6 +170,46 @@ async def test_a_gpu_that_hangs_costs_only_itself(setup: Setup) -> None:
     assert len(setup.published[-1].machine.gpus) == 8
     discover.release()
     probe.release()
+
+
+async def test_an_ill_gpu_stays_ill_while_another_hangs(setup: Setup) -> None:
+    await setup.discovery.look()
+    ill, hung = (gpu.uuid for gpu in setup.published[0].machine.gpus[:2])
+    setup.discovery.heard(XidEvent(uuid=ill, xid=79))
+    discover, probe = setup.hardware.hang("discover"), setup.hardware.hang("probe", hung)
+    await setup.look_past_deadlines(discover, probe)
+    assert set(setup.published[-1].unhealthy) == {ill, hung}
+    discover.release()
+    probe.release()
+
+
+async def test_of_two_looks_at_once_the_one_that_began_last_counts(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim has the GPUs looked at anew after it has switched a MIG mode, whatever look is on its way."""
+    await setup.discovery.look()
+    gpu, other = (gpu.uuid for gpu in setup.published[0].machine.gpus[:2])
+    setup.held = (holding(other),)
+    setup.hardware.lose(other)  # so that either look has something new to tell
+    ask, asked, go_on = setup.workers.control_nodes, asyncio.Event(), asyncio.Event()
+
+    async def slow() -> tuple[DeviceNode, ...]:
+        asked.set()
+        await go_on.wait()
+        return await ask()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(setup.workers, "control_nodes", slow)
+        older = asyncio.create_task(setup.discovery.look())
+        await asked.wait()
+    setup.hardware.set_mig_mode(gpu, enabled=True)
+    setup.hardware.reset(gpu)
+    await setup.discovery.look()
+    assert setup.published[-1].machine.gpus[0].mig_mode == "enabled"
+    go_on.set()
+    await older
+    assert setup.discovery.inventory is setup.published[-1]
+    assert setup.published[-1].machine.gpus[0].mig_mode == "enabled"
 
 
 async def test_a_first_look_that_hangs_publishes_nothing(setup: Setup) -> None:

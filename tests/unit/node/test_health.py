@@ -2,6 +2,7 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from tests.unit.model.boards import machine
@@ -40,6 +41,28 @@ async def test_an_xid_is_told_at_once_and_stays_until_a_reset(setup: Setup) -> N
     await setup.discovery.look()
     assert setup.published[-1].unhealthy == {}
     assert setup.published[-1].warnings == {}
+
+
+@pytest.mark.parametrize("call", ["health", "control_nodes"])
+async def test_an_xid_that_comes_during_a_look_is_kept(
+    setup: Setup, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    gpu = setup.published[0].machine.gpus[0].uuid
+    ask = getattr(setup.workers, call)
+
+    async def meanwhile(*arguments: Any) -> Any:
+        answer = await ask(*arguments)
+        if arguments in ((), (gpu,)):
+            setup.discovery.heard(XidEvent(uuid=gpu, xid=79))
+        return answer
+
+    monkeypatch.setattr(setup.workers, call, meanwhile)
+    setup.hardware.lose(setup.published[0].machine.gpus[1].uuid)  # so that there is something new to tell
+    await setup.discovery.look()
+    assert "XID 79" in setup.published[-1].unhealthy[gpu]
+    monkeypatch.undo()
+    await setup.discovery.look()
+    assert "XID 79" in setup.published[-1].unhealthy[gpu]
 
 
 async def test_errors_of_programs_change_nothing(setup: Setup) -> None:
