@@ -1,11 +1,13 @@
 """The CDI file of a held claim: what the runtime gives its containers."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import msgspec
 
 from tangram.base.errors import DriverUnavailableError
 from tangram.hardware.backend import DeviceNode
@@ -28,6 +30,16 @@ class Extra:
 
 
 _NO_EXTRAS: Mapping[str, Extra] = MappingProxyType({})
+
+
+def _devices(held: HeldClaim, inventory: Inventory, extras: Mapping[str, Extra]) -> Iterator[CdiDevice]:
+    """One CDI device of each device, also where a claim has several shares of it."""
+    names = dict.fromkeys(device.device for device in held.devices)
+    for name in names:
+        shares = [device for device in held.devices if device.device == name]
+        requests = tuple(dict.fromkeys(request for each in shares for request in each.request_names))
+        device = msgspec.structs.replace(shares[0], request_names=requests)
+        yield _device(device, inventory, extras.get(name, Extra()))
 
 
 def _device(device: HeldDevice, inventory: Inventory, extra: Extra) -> CdiDevice:
@@ -59,9 +71,7 @@ class CdiFiles:
             claim_uid=held.uid,
             claim_name=held.name,
             claim_namespace=held.namespace,
-            devices=[
-                _device(device, inventory, extras.get(device.device, Extra())) for device in held.devices
-            ],
+            devices=list(_devices(held, inventory, extras)),
             common=common,
         )
         self._directory.write(held.uid, spec)

@@ -138,10 +138,10 @@ class Reconciler:
         claim = await self._read(ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid))
         if claim is not None:
             self._gone_since_s.pop(held.uid, None)
-            await self._preparer.restore(held.uid)
-            gone = await self._preparer.vanished(held)
-            if gone:
-                _log.error("mig_instances_gone", claim=held.label, devices=gone)
+            # A GPU that is lost, or an instance that is gone, fails these; the claim's user is told of it.
+            await self._guarded(held.uid, self._preparer.restore(held.uid))
+            gone: list[str] = []
+            await self._guarded(held.uid, self._look_for_vanished(held, gone))
             self._confirmed(claim, held, gone)
             return
         now_s = self._clock.monotonic_s()
@@ -155,6 +155,11 @@ class Reconciler:
         del self._gone_since_s[held.uid]
         RECONCILE_ACTIONS.labels("unprepared").inc()
         _log.warning("held_claim_gone", claim=held.label, gpus=sorted(held.gpus))
+
+    async def _look_for_vanished(self, held: HeldClaim, gone: list[str]) -> None:
+        gone += await self._preparer.vanished(held)
+        if gone:
+            _log.error("mig_instances_gone", claim=held.label, devices=gone)
 
     async def _check_orphan(self, uid: str) -> None:
         """A CDI file without held state: its held file was lost. Rebuilt if the claim lives, else removed."""

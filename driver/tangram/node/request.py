@@ -130,7 +130,7 @@ def intent(
                 mig=_placement(offer),
             )
         )
-    if sum(device.kind == "mps" for device in devices) > 1:
+    if sum(device.kind == "mps" and not device.admin_access for device in devices) > 1:
         raise InvalidObjectError(
             "more than one share by MPS: a container can talk to one MPS daemon only",
             object_name=label,

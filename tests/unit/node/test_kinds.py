@@ -207,6 +207,34 @@ async def test_p44_one_share_by_mps_in_a_claim(tmp_path: Path, claims: Claims) -
         await node.preparer.prepare(put(claims, claim(node, (0, "mps"), (1, "mps"))))
 
 
+async def test_a_claim_may_have_several_shares_of_a_gpu_by_time_slicing(
+    tmp_path: Path, claims: Claims
+) -> None:
+    """kube-scheduler gives a claim that asks for two shares both on one device."""
+    node = make_node(tmp_path)
+    made = claim(node, (0, "ts"), (0, "ts"))
+    for number, result in enumerate(made["status"]["allocation"]["devices"]["results"]):
+        result["shareID"] = f"s{number}"
+    made["spec"]["devices"]["requests"].append({"name": "other", "exactly": {"deviceClassName": "any"}})
+    made["status"]["allocation"]["devices"]["results"][1]["request"] = "other"
+    held, _ = await node.preparer.prepare(put(claims, made))
+    assert held.result is not None
+    assert [result.share_id for result in held.result] == ["s0", "s1"]
+    (device,) = cdi(node)["devices"]
+    kind = f"{DRIVER_NAME}/claim"
+    assert {result.cdi_device_ids for result in held.result} == {(f"{kind}={device['name']}",)}
+    gpu = node.gpu_at(0).uuid
+    found = variables(device["containerEdits"])
+    assert (found["TANGRAM_GPU_UUIDS_GPU"], found["TANGRAM_GPU_UUIDS_OTHER"]) == (gpu, gpu)
+    assert (await node.preparer.prepare(put(claims, made)))[1] is False
+    two = claim(node, (0, "ts"), (0, "ts"), number=2)
+    for number, result in enumerate(two["status"]["allocation"]["devices"]["results"]):
+        result["shareID"] = f"t{number}"
+    await node.preparer.prepare(put(claims, two))
+    with pytest.raises(DeviceHeldError):  # four replicas are all
+        await node.preparer.prepare(put(claims, claim(node, (0, "ts"), number=3)))
+
+
 async def test_a_claim_cannot_overlap_itself(tmp_path: Path, claims: Claims) -> None:
     node = make_node(tmp_path, mode="enabled")
     with pytest.raises(InvalidObjectError, match=r"overlaps .* of the same claim"):
@@ -225,6 +253,22 @@ async def test_p63_a_device_of_another_claim_is_refused_until_it_ends(tmp_path: 
     await node.preparer.unprepare(uid(1))
     await node.preparer.prepare(second)
     assert len(assert_consistent(node)) == 1
+
+
+async def test_a_monitor_may_see_all_gpus_that_are_shared_by_mps(tmp_path: Path, claims: Claims) -> None:
+    node = make_node(tmp_path)
+    await node.preparer.prepare(put(claims, claim(node, (0, "mps"))))
+    monitor = claim(node, (0, "mps"), (1, "mps"), number=2, adminAccess=True)
+    await node.preparer.prepare(put(claims, monitor))
+    assert len(assert_consistent(node)) == 2
+
+
+async def test_a_monitor_does_not_get_an_instance_of_another_profile(tmp_path: Path, claims: Claims) -> None:
+    node = make_node(tmp_path, mode="enabled")
+    await node.preparer.prepare(put(claims, claim(node, (0, "mig-2g20gb-0"))))
+    monitor = claim(node, (0, "mig-1g20gb-0"), number=2, adminAccess=True)
+    with pytest.raises(ClaimNotPreparableError, match="is not there"):
+        await node.preparer.prepare(put(claims, monitor))
 
 
 async def test_p76_admin_access_changes_no_hardware(tmp_path: Path, claims: Claims) -> None:
@@ -292,6 +336,33 @@ async def test_an_instance_in_the_place_of_ours_is_not_destroyed(tmp_path: Path,
     assert node.gone == [held.devices[0].device]  # told to the user
     await node.preparer.unprepare(uid(1))
     assert assert_consistent(node, foreign={gpu: [(MigPlacement(0, 4), (theirs,))]}) == []
+
+
+async def test_a_foreign_instance_that_goes_is_told(tmp_path: Path, claims: Claims) -> None:
+    node = make_node(tmp_path, mode="enabled")
+    make_foreign(node)
+    node.look()
+    held, _ = await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
+    gpu = node.gpu_at(0).uuid
+    (theirs,) = node.hardware.gpu_instances(gpu)
+    number = theirs.gpu_instance_id
+    node.hardware.destroy_compute_instance(gpu, gpu_instance_id=number, compute_instance_id=0)
+    node.hardware.destroy_gpu_instance(gpu, gpu_instance_id=number)
+    node.look()
+    await node.reconciler(claims).claims()
+    assert node.gone == [held.devices[0].device]
+
+
+async def test_the_claim_of_a_mig_device_is_looked_after_while_its_gpu_is_lost(
+    tmp_path: Path, claims: Claims
+) -> None:
+    """Its user hears that the GPU is lost, although nothing can be asked of that."""
+    node = make_node(tmp_path, mode="enabled")
+    held, _ = await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
+    node.hardware.lose(node.gpu_at(0).uuid)
+    await node.reconciler(claims).claims()
+    assert [each for _, each in node.confirmed] == [held]
+    assert node.gone == []
 
 
 async def test_p06_a_member_of_a_daemon_without_a_claim_is_removed(tmp_path: Path, claims: Claims) -> None:

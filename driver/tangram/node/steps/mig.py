@@ -103,7 +103,9 @@ class MigInstances:
         for instance in await self._workers.gpu_instances(GpuUuid(device.uuid)):
             for compute in instance.compute_instances:
                 if compute.uuid == device.mig.foreign or (
-                    device.admin_access and instance.placement == device.mig.placement
+                    device.admin_access
+                    and instance.placement == device.mig.placement
+                    and instance.profile_id == device.mig.profile_id
                 ):
                     return compute.uuid, instance.gpu_instance_id, compute.compute_instance_id
         raise ClaimNotPreparableError(
