@@ -23,6 +23,7 @@ from tangram.allocation.structured import (
     decide,
     offer,
 )
+from tangram.allocation.withdrawn import with_withdrawn
 from tangram.model.kubernetes import AllocationResult, DeviceAllocationResult
 
 _TOO_DEAR = (
@@ -205,11 +206,12 @@ class _Decision:
         return answer
 
     def _decide(self, node: str, steps: int, account: Account) -> Outcome:
+        cluster = self._state.nodes[node]
         return decide(
-            self._state.nodes[node],
+            cluster,
             NodeFacts(name=node),
             self._pod.claims,
-            allocated=self._state.holdings(node).allocated,
+            allocated=with_withdrawn(cluster, self._state.holdings(node).allocated),
             options=Options(steps=steps),
             account=account,
         )

@@ -42,7 +42,7 @@ def prepare_excluding(item: ResourceSlice) -> Slice:
     needs: dict[str, Mapping[str, Mapping[str, int]]] = {
         gpu: _consumption(devices)
         for gpu, devices in by_gpu.items()
-        if len(devices) > 1 and not any(map(_exists, devices))
+        if len(devices) > 1 and not any(map(is_made, devices))
     }
     devices = [_consuming(device, needs) for device in item.spec.devices or ()]
     sets = [
@@ -99,7 +99,7 @@ def _counters(amounts: Mapping[str, int]) -> dict[str, Counter]:
     return {name: Counter(value=amount) for name, amount in amounts.items()}
 
 
-def _exists(device: Device) -> bool:
+def is_made(device: Device) -> bool:
     """Whether this is an instance of somebody else: ours get their UUID when a claim needs them."""
     return _text(device, "type") == "mig" and _text(device, "uuid").startswith("MIG-")
 

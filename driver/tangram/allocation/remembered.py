@@ -11,6 +11,7 @@ import msgspec
 from tangram.allocation.shapes import looks_at_identities, shape_of, taken_of
 from tangram.allocation.snapshot import Holdings
 from tangram.allocation.structured import Cluster, Outcome, Score, Shortage
+from tangram.allocation.withdrawn import with_withdrawn
 from tangram.model.kubernetes import DeviceClass, ResourceClaim
 
 _MAXIMUM_ANSWERS = 100_000
@@ -136,4 +137,4 @@ class Remembered:
 
 def _state(cluster: Cluster, holdings: Holdings) -> Hashable:
     shape = shape_of(cluster)
-    return shape.slices, taken_of(shape, holdings)
+    return shape.slices, taken_of(shape, with_withdrawn(cluster, holdings.allocated))

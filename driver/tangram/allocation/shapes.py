@@ -13,8 +13,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 
 from tangram import DRIVER_NAME
-from tangram.allocation.snapshot import Holdings
-from tangram.allocation.structured import Cluster, DeviceId, reads
+from tangram.allocation.structured import Allocated, Cluster, DeviceId, reads
 from tangram.model.devices import STANDARD_DOMAIN
 from tangram.model.kubernetes import DeviceClass, ResourceClaim
 
@@ -79,6 +78,7 @@ def _contents(cluster: Cluster) -> Iterable[Hashable]:
         sets = [(place("set", name), tuple(sorted(counters.items()))) for name, counters in every]
         content: list[Hashable] = [item.generation, item.slice_count, place("pool", item.pool), tuple(sets)]
         for device in item.devices:
+            content.append(place("name", device.id.device))
             attributes = device.attributes.items()
             content += [(n, place(n, v) if n in _IDENTITIES else v) for n, v in sorted(attributes)]
             content += sorted(device.capacity.items())
@@ -90,9 +90,8 @@ def _contents(cluster: Cluster) -> Iterable[Hashable]:
         yield tuple(content)
 
 
-def taken_of(shape: Shape, holdings: Holdings) -> Hashable:
+def taken_of(shape: Shape, allocated: Allocated) -> Hashable:
     """Who has what, by positions: equal for nodes of one shape whose devices are taken alike."""
-    allocated = holdings.allocated
     held = [shape.positions[device] for device in allocated.held if device in shape.positions]
     shared = [
         (shape.positions[device], None if shares.consumed is None else tuple(sorted(shares.consumed.items())))

@@ -23,6 +23,7 @@ from tangram.allocation.structured import (
     prepare_slice,
     selects,
 )
+from tangram.allocation.withdrawn import with_withdrawn
 from tangram.base.errors import UsageError
 from tangram.cli.problems import ClaimName, Group, Problem
 from tangram.controller.nodefit import refusal
@@ -117,8 +118,11 @@ class Placer:
         return summarize(Reasons(nodes=tuple(nodes)))
 
     def _decide(self, group: Group, node: str) -> Outcome:
+        allocated = self._allocated
+        if self._options.controller:
+            allocated = with_withdrawn(self._cluster, allocated)
         return decide(
-            self._cluster, self._facts(node), group.claims, allocated=self._allocated, options=self._options
+            self._cluster, self._facts(node), group.claims, allocated=allocated, options=self._options
         )
 
     def _give(self, claim: ResourceClaim, allocation: AllocationResult) -> AllocationResult:

@@ -9,6 +9,7 @@ write that carries the version of a claim without reservations cannot hit a pod 
 
 from dataclasses import dataclass, field
 
+from tangram import DRIVER_NAME
 from tangram.allocation import ClaimKey, claim_key
 from tangram.allocation.structured import DeviceId
 from tangram.controller.ledger import held_devices
@@ -18,6 +19,7 @@ from tangram.controller.returned import BINDING_S
 from tangram.controller.state import State
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.objects import ResourceClaim
+from tangram.model.devices import pool_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,10 +100,17 @@ class UnusedClaims:
             for item in cluster.slices
             for device in item.devices
         }
+        pools = {
+            pool_name(DRIVER_NAME, node)
+            for node in state.inventory.nodes
+            if node not in state.inventory.foreign
+        }
         found = []
         for key, claim in candidates:
             pods = tuple(pod for k in state.pods_of(key) if not (pod := state.pods[k]).finished)
-            if ours.isdisjoint(held_devices(claim)) or any(pod.bound for pod in pods):
+            # A device that is published no more is ours where all that is published is.
+            own = any(device in ours or device.pool in pools for device in held_devices(claim))
+            if not own or any(pod.bound for pod in pods):
                 continue
             on_their_way = tuple(pod for pod in pods if may_be_in_flight(state, pod, now_s=now_s))
             patience_s = self.unbound_timeout_s if pods else self.idle_ttl_s

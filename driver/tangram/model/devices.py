@@ -4,6 +4,7 @@ Names come from the UUID, never from index or minor: both change between boots. 
 limit of 32 attributes and capacities per device (`resource/v1/types.go`).
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
@@ -23,6 +24,7 @@ AttributeValue = bool | int | str
 STANDARD_DOMAIN = "resource.kubernetes.io"
 GROUP_SIZES = (2, 4, 8)
 _SHORT_ID_DIGITS = 12
+_DEVICE_NAME = re.compile(r"gpu-([0-9a-f]{12}|[0-9a-f]{32})(?:-[a-z0-9-]+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,12 @@ def short_ids(uuids: Iterable[GpuUuid]) -> dict[GpuUuid, str]:
 def gpu_device_name(short_id: str) -> str:
     """The device of a whole GPU."""
     return f"gpu-{short_id}"
+
+
+def short_id_of(device_name: str) -> str:
+    """The short id in the name of any device of a GPU; empty for a name that is none of ours."""
+    found = _DEVICE_NAME.fullmatch(device_name)
+    return found[1] if found else ""
 
 
 def pool_name(driver_name: str, node_name: str) -> str:
