@@ -101,6 +101,15 @@ def claim(node: KindsNode, *devices: tuple[int, str], number: int = 1, **how: An
     return made
 
 
+def make_foreign(node: KindsNode, *, profile_id: int = 9, start: int = 0, size: int = 4) -> str:
+    """Somebody else cuts the first GPU; the UUID of what they get."""
+    gpu = node.gpu_at(0).uuid
+    number = node.hardware.create_gpu_instance(
+        gpu, profile_id=profile_id, placement=MigPlacement(start, size)
+    )
+    return node.hardware.create_compute_instance(gpu, gpu_instance_id=number).uuid
+
+
 def hardware_of(node: Node) -> dict[str, Any]:
     """What the GPUs and MPS daemons are like now, as far as claims change it."""
     machine = node.hardware.discover()

@@ -7,16 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.unit.node.kinds import KindsNode, assert_consistent, claim, make_node
+from tests.unit.node.kinds import KindsNode, assert_consistent, claim, make_foreign, make_node
 from tests.unit.node.support import Claims, uid
 
 from tangram import DRIVER_NAME
 from tangram.base.errors import (
-    ClaimNotPreparableError,
     DeviceHeldError,
     GpuBusyError,
     InvalidObjectError,
-    NoRoomError,
 )
 from tangram.hardware.backend import GpuProcess
 from tangram.hardware.machines.faultplan import Fault
@@ -24,7 +22,7 @@ from tangram.hardware.mps.values import MpsShare
 from tangram.kube.objects import ResourceClaim
 from tangram.model.mig import MigPlacement
 from tangram.node.held import MigStep
-from tangram.node.steps.mig import BUSY_FOR_S, foreign_instances
+from tangram.node.steps.mig import BUSY_FOR_S
 from tangram.testing.clock import FakeClock
 
 MEBIBYTE = 2**20
@@ -253,104 +251,6 @@ async def test_p63_a_device_of_another_claim_is_refused_until_it_ends(tmp_path: 
     await node.preparer.unprepare(uid(1))
     await node.preparer.prepare(second)
     assert len(assert_consistent(node)) == 1
-
-
-async def test_a_monitor_may_see_all_gpus_that_are_shared_by_mps(tmp_path: Path, claims: Claims) -> None:
-    node = make_node(tmp_path)
-    await node.preparer.prepare(put(claims, claim(node, (0, "mps"))))
-    monitor = claim(node, (0, "mps"), (1, "mps"), number=2, adminAccess=True)
-    await node.preparer.prepare(put(claims, monitor))
-    assert len(assert_consistent(node)) == 2
-
-
-async def test_a_monitor_does_not_get_an_instance_of_another_profile(tmp_path: Path, claims: Claims) -> None:
-    node = make_node(tmp_path, mode="enabled")
-    await node.preparer.prepare(put(claims, claim(node, (0, "mig-2g20gb-0"))))
-    monitor = claim(node, (0, "mig-1g20gb-0"), number=2, adminAccess=True)
-    with pytest.raises(ClaimNotPreparableError, match="is not there"):
-        await node.preparer.prepare(put(claims, monitor))
-
-
-async def test_p76_admin_access_changes_no_hardware(tmp_path: Path, claims: Claims) -> None:
-    node = make_node(tmp_path, mode="enabled")
-    await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
-    monitor = put(claims, claim(node, (0, "mig-3g40gb-0"), number=2, adminAccess=True))
-    held, _ = await node.preparer.prepare(monitor)
-    assert not any(isinstance(step, MigStep) for step in held.undo)
-    mine = variables(cdi(node, 1)["containerEdits"])["TANGRAM_MIG_UUIDS"]
-    assert variables(cdi(node, 2)["containerEdits"])["TANGRAM_MIG_UUIDS"] == mine
-    await node.preparer.unprepare(uid(2))
-    assert len(assert_consistent(node)) == 1
-    nothing = put(claims, claim(node, (1, "mig-3g40gb-0"), number=3, adminAccess=True))
-    with pytest.raises(ClaimNotPreparableError, match="is not there"):
-        await node.preparer.prepare(nothing)
-
-
-def make_foreign(node: KindsNode, *, profile_id: int = 9, start: int = 0, size: int = 4) -> str:
-    gpu = node.gpu_at(0).uuid
-    number = node.hardware.create_gpu_instance(
-        gpu, profile_id=profile_id, placement=MigPlacement(start, size)
-    )
-    return node.hardware.create_compute_instance(gpu, gpu_instance_id=number).uuid
-
-
-async def test_p22_foreign_instances_are_used_and_never_touched(tmp_path: Path, claims: Claims) -> None:
-    node = make_node(tmp_path, mode="enabled")
-    theirs = make_foreign(node)
-    node.look()
-    assert node.inventory is not None
-    names = [name for name, offer in node.inventory.devices.items() if offer.gpu == node.gpu_at(0)]
-    assert len(names) == 1
-    held, _ = await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
-    assert variables(cdi(node)["containerEdits"])["TANGRAM_MIG_UUIDS"] == theirs
-    assert not any(isinstance(step, MigStep) for step in held.undo)
-    await node.preparer.unprepare(uid(1))
-    foreign = {node.gpu_at(0).uuid: [(MigPlacement(0, 4), (theirs,))]}
-    assert assert_consistent(node, foreign=foreign) == []
-
-
-async def test_p26_an_instance_in_the_way_is_named(tmp_path: Path, claims: Claims) -> None:
-    node = make_node(tmp_path, mode="enabled")
-    wanted = put(claims, claim(node, (0, "mig-3g40gb-4")))
-    theirs = make_foreign(node, start=4)
-    with pytest.raises(NoRoomError, match=r"taken by GPU instance \d+ \(slices 4 to 7\)"):
-        await node.preparer.prepare(wanted)
-    foreign = {node.gpu_at(0).uuid: [(MigPlacement(4, 4), (theirs,))]}
-    assert assert_consistent(node, foreign=foreign) == []
-
-
-async def test_an_instance_in_the_place_of_ours_is_not_destroyed(tmp_path: Path, claims: Claims) -> None:
-    """Ids are used again: the UUID is verified before a destroy."""
-    node = make_node(tmp_path, mode="enabled")
-    held, _ = await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
-    gpu = node.gpu_at(0).uuid
-    (ours,) = node.hardware.gpu_instances(gpu)
-    node.hardware.destroy_compute_instance(gpu, gpu_instance_id=ours.gpu_instance_id, compute_instance_id=0)
-    node.hardware.destroy_gpu_instance(gpu, gpu_instance_id=ours.gpu_instance_id)
-    assert await node.preparer.vanished(held) == [held.devices[0].device]
-    theirs = make_foreign(node)
-    (there,) = node.hardware.gpu_instances(gpu)
-    assert there.gpu_instance_id == ours.gpu_instance_id
-    assert foreign_instances([there], uuid=gpu, claims=[held]) == (there,)
-    await node.reconciler(claims).claims()
-    assert node.gone == [held.devices[0].device]  # told to the user
-    await node.preparer.unprepare(uid(1))
-    assert assert_consistent(node, foreign={gpu: [(MigPlacement(0, 4), (theirs,))]}) == []
-
-
-async def test_a_foreign_instance_that_goes_is_told(tmp_path: Path, claims: Claims) -> None:
-    node = make_node(tmp_path, mode="enabled")
-    make_foreign(node)
-    node.look()
-    held, _ = await node.preparer.prepare(put(claims, claim(node, (0, "mig-3g40gb-0"))))
-    gpu = node.gpu_at(0).uuid
-    (theirs,) = node.hardware.gpu_instances(gpu)
-    number = theirs.gpu_instance_id
-    node.hardware.destroy_compute_instance(gpu, gpu_instance_id=number, compute_instance_id=0)
-    node.hardware.destroy_gpu_instance(gpu, gpu_instance_id=number)
-    node.look()
-    await node.reconciler(claims).claims()
-    assert node.gone == [held.devices[0].device]
 
 
 async def test_the_claim_of_a_mig_device_is_looked_after_while_its_gpu_is_lost(
