@@ -31,13 +31,14 @@ def reasons(cluster: Cluster, name: str) -> set[str]:
     return {event["reason"] for event in cluster.events(name)}
 
 
-def devices_on_node_1(cluster: Cluster) -> list[dict[str, Any]]:
-    """Published devices."""
+def gpus_on_node_1(cluster: Cluster) -> list[dict[str, Any]]:
+    """Published devices that are whole GPUs."""
     return [
         device
         for item in cluster.items("resourceslices")
         if item["spec"]["nodeName"] == "node-1"
         for device in item["spec"]["devices"]
+        if device["attributes"]["type"]["string"] == "gpu"
     ]
 
 
@@ -239,7 +240,7 @@ def test_pods_start_while_the_plugins_are_replaced(cluster: Cluster) -> None:
         cluster.apply(pod(name, "one", nodeSelector=ON_NODE_1))
         cluster.wait_phase(name, "Running", timeout_s=40)
         assert "FailedPrepareDynamicResources" not in reasons(cluster, name)
-        assert len(devices_on_node_1(cluster)) == 8
+        assert len(gpus_on_node_1(cluster)) == 8
         cluster.kubectl("delete", "pod", name, "-n", cluster.namespace, "--wait=false")
         number += 1
     wait_rolled_out(cluster)

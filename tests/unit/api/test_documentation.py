@@ -33,14 +33,25 @@ def all_parameters(node: Any) -> Iterator[dict[str, Any]]:
             yield from all_parameters(item)
 
 
+def classes(node: Any) -> set[str]:
+    """The device classes that a document asks for."""
+    own = {node["deviceClassName"]} if isinstance(node, dict) and "deviceClassName" in node else set()
+    items = node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    return own.union(*map(classes, items))
+
+
 def test_every_example_means_something() -> None:
-    found = [parameters for document in documents() for parameters in all_parameters(document)]
+    found = [
+        (parameters, next(iter(classes(document)), "gpu.resource.admin"))
+        for document in documents()
+        for parameters in all_parameters(document)
+    ]
     assert len(found) >= 2
-    for parameters in found:
+    for parameters, class_name in found:
         decoded = decode_parameters(
             json.dumps(parameters).encode(), object_name="example", field="parameters"
         )
-        lower(decoded, class_name="gpu.resource.admin", object_name="example")
+        lower(decoded, class_name=class_name, object_name="example")
 
 
 def rows() -> list[list[str]]:
