@@ -27,8 +27,8 @@ from tangram.allocation.withdrawn import with_withdrawn
 from tangram.model.kubernetes import AllocationResult, DeviceAllocationResult
 
 _TOO_DEAR = (
-    "the selectors cost too much to evaluate on so many different devices; make them shorter, without nested"
-    " all(), exists(), map() or filter()"
+    "the selectors cost too much to evaluate on so many different devices; make them fewer or shorter,"
+    " without nested all(), exists(), map() or filter()"
 )
 _UNSCORED = Score((), False, 0, 0, 0, 0, 0, 0, 0, 0, ())
 """Of claims whose devices cannot be exchanged, so that the first fit is the only one."""
@@ -250,4 +250,10 @@ class _Decision:
         return sorted(found, key=lambda item: item.name)
 
     def _offer(self, node: str) -> Shortage:
-        return offer(self._state.nodes[node], NodeFacts(name=node), self._pod.claims, options=Options())
+        return offer(
+            self._state.nodes[node],
+            NodeFacts(name=node),
+            self._pod.claims,
+            options=Options(),
+            account=self._account,
+        )

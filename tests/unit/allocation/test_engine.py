@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests import fleet
@@ -382,6 +383,27 @@ class TestEffort:
         (decision,) = allocate(state, batch, Settings(selector_units=3_000), Statistics()).pods
         assert decision.placement is None
         assert "cost too much to evaluate" in summarize(decision.reasons)
+
+    def test_many_alternatives_on_many_nodes_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("tangram.allocation.structured.judge._PAIRS", 100)
+        state = snapshot(*(node(f"n{i}", A100) for i in range(4)))
+
+        def many(count: int) -> ResourceClaim:
+            text = 'device.attributes["resource.kubernetes.io"].pciBusID == "{}"'
+            subs = [
+                {
+                    "name": f"s{i}",
+                    "deviceClassName": DRIVER_NAME,
+                    "selectors": [{"cel": {"expression": text.format(i)}}],
+                }
+                for i in range(count)
+            ]
+            return claim("c", {"name": "r", "firstAvailable": subs})
+
+        assert "4 nodes: 32 not selected by" in refused(state, many(4))
+        assert "cost too much to evaluate" in refused(state, many(8))
+        outside = dict.fromkeys(state.nodes, "on cordoned nodes")
+        assert refused(state, many(8), refused_nodes=outside) == "32 GPUs on 4 nodes: 32 on cordoned nodes"
 
     def test_what_caches_know_does_not_matter(self) -> None:
         selector = f'{self.DEAR} && device.attributes["gpu.resource.admin"].ordinal >= 0'

@@ -84,15 +84,20 @@ def decide(
 
 
 def offer(
-    cluster: Cluster, node: NodeFacts, claims: Sequence[ResourceClaim], *, options: Options
+    cluster: Cluster,
+    node: NodeFacts,
+    claims: Sequence[ResourceClaim],
+    *,
+    options: Options,
+    account: Account | None = None,
 ) -> Shortage:
     """How many devices of the node are of the classes that the claims ask for, as `left`; whatever else they
-    ask for, and whoever has them."""
+    ask for, and whoever has them. All of them, where finding out is beyond the bounds."""
     left: list[int] = []
     view = None
     try:
         view = cluster_view(cluster, node, options.features)
-        judge = Judge(view, Account(options.selector_units))
+        judge = Judge(view, account or Account(options.selector_units))
         compiler = Compiler(cluster, view, Allocated(), judge.verdict, controller=options.controller)
         requests = compiler.compile(claims)
         every = [alternative for request in requests for alternative in request.alternatives]

@@ -22,8 +22,9 @@ OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
 
 
 _PAIRS = 33_000
-"""Pairs of a request and a device of one node that are looked at, some 20 us each: as many as 32 requests
-with 8 alternatives and 128 devices make."""
+_PAIRS_PER_DEVICE = 4
+"""Pairs of a request and a device that are looked at, some 50 us each: as many as 32 requests with 8
+alternatives and 128 devices make, and on however many nodes a few requests for each device."""
 
 
 class Refused(NamedTuple):
@@ -44,10 +45,11 @@ class TooDear(Exception):  # noqa: N818 - an outcome that crosses frames, as sea
 
 class Account:
     """What evaluating selectors may cost in one decision, on however many nodes. What was paid for once is
-    free: equal devices cost no more than one."""
+    free: equal devices cost no more than one. Looking at a pair of request and device never is."""
 
     def __init__(self, units: int) -> None:
         self._units_left = units
+        self._pairs_left = _PAIRS
         self._paid: set[int] = set()
 
     def pay(self, bill: Bill) -> None:
@@ -59,10 +61,20 @@ class Account:
         if self._units_left < 0:
             raise TooDear
 
+    def allow(self, devices: int) -> None:
+        """So many devices more come into question."""
+        self._pairs_left += _PAIRS_PER_DEVICE * devices
+
+    def look(self) -> None:
+        """A device is looked at for a request. Raises TooDear when that is beyond the bound."""
+        self._pairs_left -= 1
+        if self._pairs_left < 0:
+            raise TooDear
+
     @property
     def exhausted(self) -> bool:
         """Whether any more payment was refused."""
-        return self._units_left < 0
+        return self._units_left < 0 or self._pairs_left < 0
 
 
 class Judge:
@@ -71,8 +83,8 @@ class Judge:
     def __init__(self, view: View, account: Account) -> None:
         self.view = view
         self._features: Features = view.features
-        self._pairs_left = _PAIRS
         self._account = account
+        account.allow(len(view.places))
         self._known: dict[tuple[int, int], Refused | None] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
         self._consumable = view.features.on(Gate.CONSUMABLE_CAPACITY)
@@ -80,9 +92,7 @@ class Judge:
 
     def verdict(self, matches: Matches, position: int) -> Verdict | None:
         """What selectors say of a device. Raises TooDear when their cost is beyond the bound."""
-        self._pairs_left -= 1
-        if self._pairs_left < 0:
-            raise TooDear
+        self._account.look()
         verdict = matches.verdict(position)
         self._account.pay(matches.bill(position))
         return verdict
