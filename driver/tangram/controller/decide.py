@@ -185,7 +185,10 @@ class _Placing:
             freed = snapshot.without(claim_key(own.claim) for own in siblings)
             if self._allocate(freed, self._claims.ours, refused).placement is not None:
                 return Free(claims=tuple(own.claim for own in siblings))
-        return self._wait(self._why(decision.reasons), kind)
+        why = self._why(decision.reasons)
+        if any(str(claim_key(own.claim)) in why for own in open_):
+            kind = None  # it names the claim: for others it would name the wrong one
+        return self._wait(why, kind)
 
     def _why(self, reasons: Reasons) -> str:
         """For the user, who sees in a mixed cluster GPUs that the counts leave out."""

@@ -54,13 +54,12 @@ def device_id(result: DeviceAllocationResult) -> DeviceId:
 
 
 def _sound(result: DeviceAllocationResult) -> DeviceAllocationResult:
-    """A share whose size cannot be read counts as the whole device: somebody else wrote it."""
+    """A share whose size cannot be read, or is negative, counts as the whole device: others wrote it."""
     try:
-        for amount in (result.consumed_capacity or {}).values():
-            parse_quantity(str(amount))
+        sound = all(parse_quantity(str(amount)) >= 0 for amount in (result.consumed_capacity or {}).values())
     except ValueError:
-        return msgspec.structs.replace(result, share_id=None, consumed_capacity=None)
-    return result
+        sound = False
+    return result if sound else msgspec.structs.replace(result, share_id=None, consumed_capacity=None)
 
 
 class Ledger:

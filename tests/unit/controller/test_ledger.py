@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import pytest
 from tests.fleet import claim as claim_object
 
 from tangram import DRIVER_NAME
@@ -116,3 +117,12 @@ class TestAssumptions:
         ledger.drop_assumption(claim_key(claim("c")))
         assert held(ledger) == {}
         assert ledger.assumption(claim_key(claim("c"))) is None
+
+
+@pytest.mark.parametrize("amount", ["-1Gi", "x", "", "1e301"])
+def test_a_share_of_no_size_counts_as_the_whole_device(amount: str) -> None:
+    wrong = claim("a", A, shareID="s", consumedCapacity={"cores": "10", "memory": amount})
+    (result,) = held_results(wrong)
+    assert (result.share_id, result.consumed_capacity) == (None, None)
+    (result,) = held_results(claim("a", A, shareID="s", consumedCapacity={"memory": "1Gi"}))
+    assert result.share_id == "s"

@@ -148,3 +148,16 @@ def test_what_is_written_names_the_node() -> None:
     body = allocation_body(given, timestamp="2026-01-01T00:00:00Z")
     assert body["nodeSelector"] == {"nodeSelectorTerms": [term]}
     assert body["devices"]["results"][0]["tolerations"] == [{"key": "k", "operator": "Exists"}]
+
+
+def test_a_reason_that_names_the_claim_is_not_given_to_others() -> None:
+    world = World(n1=A100)
+    wrong = exactly(selectors=[{"cel": {"expression": f'device.attributes["{DRIVER_NAME}"].nope == 1'}}])
+    for name in ("c", "d"):
+        action = asks(world, wrong, name=name)
+        assert f"claim default/{name}, request gpu" in why(action)
+        assert isinstance(action, Wait)
+        assert action.kind is None
+    action = asks(world, exactly(count=5), name="e")
+    assert isinstance(action, Wait)
+    assert action.kind is not None
