@@ -108,6 +108,8 @@ def inventory_of(
     machine = hardware.discover()
     foreign: dict[GpuUuid, tuple[GpuInstance, ...]] = {}
     for gpu in machine.gpus:
+        if hardware.faults.hangs("gpu_instances", gpu.uuid):
+            continue  # the plugin asks in a thread, and gives up
         with contextlib.suppress(HardwareError):
             instances = hardware.gpu_instances(gpu.uuid)
             if found := foreign_instances(instances, uuid=gpu.uuid, claims=claims):

@@ -17,6 +17,11 @@ class Hang:
     entered: threading.Event = field(default_factory=threading.Event)
     _released: threading.Event = field(default_factory=threading.Event)
 
+    @property
+    def released(self) -> bool:
+        """Whether calls return again."""
+        return self._released.is_set()
+
     def release(self) -> None:
         """Lets the stuck calls, and all later ones, return."""
         self._released.set()
@@ -72,6 +77,12 @@ class Faults:
         with self._lock:
             self._hangs[call, uuid] = hang
         return hang
+
+    def hangs(self, call: Call, uuid: GpuUuid) -> bool:
+        """Whether a call of this kind would not return now, because of `hang`."""
+        with self._lock:
+            hang = self._hangs.get((call, uuid)) or self._hangs.get((call, None))
+        return hang is not None and not hang.released
 
     def before(self, call: Call, uuid: GpuUuid | None, bus_id: str | None) -> HardwareError | None:
         """Hangs, raises, or returns what the call is to raise after it has done its work."""
