@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from tangram.allocation.reasons import NodeRefusal, Reasons
-from tangram.allocation.remembered import Answer, Known, Remembered, kind_of
+from tangram.allocation.remembered import Answer, Remembered, kind_of
 from tangram.allocation.requests import Batch, ClaimKey, PodKey, PodRequest, claim_key
 from tangram.allocation.snapshot import Snapshot
 from tangram.allocation.statistics import Statistics
@@ -201,7 +201,7 @@ class _Decision:
             if outcome.allocations is not None:
                 self._found[node] = outcome
             if steps == self._settings.node_search_steps:
-                self._remembered.put(self._pod.claims, node, Known(cluster, holdings, answer))
+                self._remembered.put(self._pod.claims, node, cluster, holdings, answer)
         self._steps_left -= answer.steps
         return answer
 

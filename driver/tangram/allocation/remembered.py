@@ -5,6 +5,8 @@ The claims of a thousand pods of one Job are of one kind, and placing one of the
 
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
+from weakref import ref
 
 import msgspec
 
@@ -53,17 +55,24 @@ class Answer:
 
 
 def kind_of(claims: Sequence[ResourceClaim]) -> Hashable:
-    """Equal for claims that get the same answers: those with equal specifications."""
-    return tuple([msgspec.json.encode(claim.spec) for claim in claims])
+    """Equal for claims that get the same answers: those with equal specifications. A digest of these, which
+    may be large."""
+    return blake2b(msgspec.json.encode([claim.spec for claim in claims]), digest_size=20).digest()
 
 
-@dataclass(frozen=True, slots=True)
 class Known:
-    """An answer, and the state of the node in which it was given."""
+    """An answer, and the state of the node in which it was given, which it does not keep alive."""
 
-    cluster: Cluster
-    holdings: Holdings
-    answer: Answer
+    __slots__ = ("_cluster", "_holdings", "answer")
+
+    def __init__(self, cluster: Cluster, holdings: Holdings, answer: Answer) -> None:
+        self._cluster = ref(cluster)
+        self._holdings = ref(holdings)
+        self.answer = answer
+
+    def holds(self, cluster: Cluster, holdings: Holdings) -> bool:
+        """Whether the node is in that very state."""
+        return self._cluster() is cluster and self._holdings() is holdings
 
 
 class _Kind:
@@ -100,7 +109,7 @@ class Remembered:
         if found is None or found.classes is not cluster.classes:
             return None
         known = found.by_node.get(node)
-        if known is not None and known.cluster is cluster and known.holdings is holdings:
+        if known is not None and known.holds(cluster, holdings):
             return known.answer
         if not found.by_shape:
             return None
@@ -109,18 +118,25 @@ class Remembered:
             self._note(found, node, Known(cluster, holdings, answer))
         return answer
 
-    def put(self, claims: Sequence[ResourceClaim], node: str, known: Known) -> None:
+    def put(
+        self,
+        claims: Sequence[ResourceClaim],
+        node: str,
+        cluster: Cluster,
+        holdings: Holdings,
+        answer: Answer,
+    ) -> None:
         """Keeps the answer until the state of the node changes, or others need the room."""
-        kind, cluster, holdings = kind_of(claims), known.cluster, known.holdings
+        kind = kind_of(claims)
         found = self._kinds.pop(kind, None)
         if found is None or found.classes is not cluster.classes:
             self._count -= len(found) if found else 0
             found = _Kind(claims, cluster.classes)
         self._kinds[kind] = found  # the last used
-        self._note(found, node, known)
-        if found.by_shape is not None and not known.answer.error:
+        self._note(found, node, Known(cluster, holdings, answer))
+        if found.by_shape is not None and not answer.error:
             before = len(found.by_shape)
-            found.by_shape[_state(cluster, holdings)] = known.answer
+            found.by_shape[_state(cluster, holdings)] = answer
             self._count += len(found.by_shape) - before
         while self._count > _MAXIMUM_ANSWERS and len(self._kinds) > 1:
             self.forget(next(iter(self._kinds)))

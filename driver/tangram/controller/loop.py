@@ -138,7 +138,7 @@ class AllocationLoop:
         state.waiting.add(key)
         metrics.WAITING.set(len(state.waiting))
         if action.kind is not None:
-            state.refused[action.kind] = action.why
+            state.refuse(action.kind, action.why)
         self._tell(key, action)
 
     def _hold(self, key: ObjectKey, action: Hold) -> None:

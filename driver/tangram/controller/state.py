@@ -23,6 +23,9 @@ from tangram.model.devices import pool_name
 
 log = get_logger("controller")
 
+_REFUSED_KINDS = 10_000
+"""Reasons kept, of some hundred bytes each."""
+
 
 class State:
     """Stores, indexes and ledger.
@@ -142,6 +145,12 @@ class State:
         self.pods[key] = new
         for claim in _claim_keys(new):
             self._pods_by_claim.setdefault(claim, set()).add(key)
+
+    def refuse(self, kind: Hashable, why: str) -> None:
+        """Pods of this kind are refused for this reason until something becomes free."""
+        if len(self.refused) >= _REFUSED_KINDS:
+            self.refused.clear()
+        self.refused[kind] = why
 
     def requeue_waiting(self) -> None:
         """Something was freed or appeared: every waiting pod gets another look."""

@@ -1,7 +1,10 @@
 """What is remembered of nodes, and taken over from nodes that are alike, changes no answer."""
 
+import gc
+import pickle
 from collections.abc import Sequence
 from typing import Any
+from weakref import ref
 
 import msgspec
 import pytest
@@ -13,6 +16,7 @@ from tests.unit.allocation.test_engine import claim, decide, pod, request, snaps
 
 from tangram import DRIVER_NAME
 from tangram.allocation import PodDecision, Remembered, Snapshot, summarize
+from tangram.allocation.remembered import kind_of
 from tangram.allocation.shapes import looks_at_identities, shape_of
 from tangram.allocation.structured import Cluster
 from tangram.model.kubernetes import DeviceClass, ResourceClaim
@@ -157,3 +161,16 @@ def test_other_classes_give_other_answers() -> None:
     changed: Cluster = node("n0", MACHINES[0], classes=[nobody])
     (answer,) = answers(snapshot(changed), wanted, remembered)
     assert "of the class" in answer
+
+
+def test_a_kind_is_small_and_states_that_are_over_are_not_kept() -> None:
+    remembered = Remembered()
+    wanted = claim("c", request(selector=" || ".join([UUID] * 50)))
+    assert len(pickle.dumps(kind_of([wanted]))) < 100
+    state = snapshot(node("n0", MACHINES[0]), held={"n0": (1,)})
+    answers(state, wanted, remembered)
+    assert len(remembered) == 1
+    old = [ref(state.nodes["n0"]), ref(state.held["n0"])]
+    del state
+    gc.collect()
+    assert [each() for each in old] == [None, None]

@@ -161,3 +161,12 @@ def test_a_reason_that_names_the_claim_is_not_given_to_others() -> None:
     action = asks(world, exactly(count=5), name="e")
     assert isinstance(action, Wait)
     assert action.kind is not None
+
+
+def test_reasons_of_kinds_are_kept_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tangram.controller.state._REFUSED_KINDS", 3)
+    state = World().state
+    for kind in range(10):
+        state.refuse(kind, "why")
+        assert state.refused[kind] == "why"
+        assert len(state.refused) <= 3

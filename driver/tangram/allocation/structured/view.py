@@ -23,7 +23,7 @@ from tangram.cel.work import COMPILING, REFUSING
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
 
-_REMEMBERED = 256
+_REMEMBERED = 64
 """Kinds of requests whose answers are kept per view."""
 _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
@@ -103,12 +103,16 @@ class Matches:
         self._view = view
         self._verdicts: list[Verdict | bool | None] = [False] * len(view.places)
         self._bills: list[Bill] = [()] * len(view.places)
+        self._equal_verdicts: dict[Verdict | None, Verdict | None] = {}
+        self._equal_bills: dict[Bill, Bill] = {}
 
     def verdict(self, position: int) -> Verdict | None:
         """None if the device at this place matches."""
         known = self._verdicts[position]
         if known is False or known is True:
-            known = self._verdicts[position] = self._judge(position)
+            found = self._judge(position)
+            # Of many devices the same is true; thousands of nodes remember it.
+            known = self._verdicts[position] = self._equal_verdicts.setdefault(found, found)
         return known
 
     def bill(self, position: int) -> Bill:
@@ -126,7 +130,8 @@ class Matches:
             return refused
         bill: list[tuple[int, int]] = []
         refused = self._selectors(device, bill)
-        self._bills[position] = tuple(bill)
+        paid = tuple(bill)
+        self._bills[position] = self._equal_bills.setdefault(paid, paid)
         if refused:
             return refused
         if place.slice.per_device:
