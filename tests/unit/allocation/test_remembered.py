@@ -170,7 +170,7 @@ def test_a_kind_is_small_and_states_that_are_over_are_not_kept() -> None:
     state = snapshot(node("n0", MACHINES[0]), held={"n0": (1,)})
     answers(state, wanted, remembered)
     assert len(remembered) == 1
-    old = [ref(state.nodes["n0"]), ref(state.held["n0"])]
+    old: list[Any] = [ref(state.nodes["n0"]), ref(state.held["n0"])]
     del state
     gc.collect()
     assert [each() for each in old] == [None, None]
