@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from tests.fleet import claim, device_class, kube_node, machine, parameters, pod, slices
 from tests.unit.controller.world import World
 
-from tangram.base.errors import TangramError
+from tangram.base.errors import InvalidObjectError, TangramError
+from tangram.controller.inventory import decode_slice
+from tangram.hardware.machines import load_machine
+from tangram.hardware.simulated import SimulatedBackend
 
 A100 = machine(count=4, switch_links=12)
 Path = tuple[str | int, ...]
@@ -170,3 +173,13 @@ def test_a_pod_that_names_a_claim_twice() -> None:
     action = world.decide("p")
     assert [c.metadata.name for c in getattr(action, "claims", ())] == ["c"]
     assert hasattr(action, "placement")
+
+
+@pytest.mark.parametrize("value", ["x", "1e301", "9" * 65])
+def test_an_engine_of_a_mig_device_that_is_no_quantity(value: str) -> None:
+    found = SimulatedBackend(load_machine("h100-sxm5-80gb-x8"), node_name="n1").discover()
+    item = slices("n1", found, kinds=("gpu", "mig"), dynamic=True)[0]
+    (device, *_) = [each for each in item["spec"]["devices"] if "-mig-" in each["name"]]
+    device["capacity"]["copyEngines"] = {"value": value}
+    with pytest.raises(InvalidObjectError, match="quantity|exponent"):
+        decode_slice(json.dumps(item).encode())
