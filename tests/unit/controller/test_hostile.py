@@ -181,5 +181,5 @@ def test_an_engine_of_a_mig_device_that_is_no_quantity(value: str) -> None:
     item = slices("n1", found, kinds=("gpu", "mig"), dynamic=True)[0]
     (device, *_) = [each for each in item["spec"]["devices"] if "-mig-" in each["name"]]
     device["capacity"]["copyEngines"] = {"value": value}
-    with pytest.raises(InvalidObjectError, match="quantity|exponent"):
+    with pytest.raises(InvalidObjectError, match=r"quantity|exponent"):
         decode_slice(json.dumps(item).encode())
