@@ -103,12 +103,14 @@ class Reconciler:
             return
         for uid in contents.damaged:
             await self._guarded(uid, self._preparer.examine(uid, newer=at_start))
-        for uid, held in contents.claims.items():
-            if held.phase != "prepared":
-                RECONCILE_ACTIONS.labels("settled").inc()
-                await self._guarded(uid, self._preparer.settle(uid))
-            elif at_start:
-                await self._guarded(uid, self._preparer.restore(uid))
+        half_done = [uid for uid, held in contents.claims.items() if held.phase != "prepared"]
+        whole = contents.claims.keys() - half_done if at_start else ()
+        RECONCILE_ACTIONS.labels("settled").inc(len(half_done))
+        # Side by side: one whose GPU hangs, or is in use, costs no other.
+        await asyncio.gather(
+            *(self._guarded(uid, self._preparer.settle(uid)) for uid in half_done),
+            *(self._guarded(uid, self._preparer.restore(uid)) for uid in sorted(whole)),
+        )
         await self._guarded("", self._strays())
 
     async def _strays(self) -> None:

@@ -10,6 +10,7 @@ from tangram import DRIVER_NAME
 from tangram.base.errors import ClaimNotPreparableError, HardwareError, InvalidObjectError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.offers import Offer
+from tangram.model.publishing import MEBIBYTE
 from tangram.model.quantity import parse_quantity
 from tangram.model.shares import WantedShare, share
 from tangram.node.held import CdiStep, HeldClaim, HeldDevice, HeldPlacement, HeldShare, is_uid
@@ -196,8 +197,10 @@ def _share(
             ("replicas", default.replicas),
         )
     }
+    # A GPU that tells no memory is shared by time-slicing alone.
+    least = {"memory": MEBIBYTE, "cores": 1} if offer.kind == "mps" else {"replicas": 1}
     for capacity, amount in taken.items():
-        if amount < 0 or (amount == 0 and capacity == ("cores" if offer.kind == "mps" else "replicas")):
+        if amount < least.get(capacity, 0):
             raise InvalidObjectError(
                 f"{amount} is no share", object_name=label, field=f"{field}.consumedCapacity[{capacity}]"
             )

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import pytest
 from tests.unit.node.kinds import KindsNode, assert_consistent, claim, make_node
 from tests.unit.node.support import Claims, uid
@@ -160,6 +161,24 @@ async def test_a_healthy_gpu_does_not_wait_for_one_that_hangs(tmp_path: Path) ->
     hang.release()
     await stuck
     assert_consistent(node)
+
+
+async def test_what_is_half_done_is_tidied_beside_a_gpu_that_hangs(tmp_path: Path) -> None:
+    clock = FakeClock()
+    node, claims = make_node(tmp_path, mode="enabled", clock=clock), Claims()
+    for number in (1, 2):
+        await node.preparer.prepare(claims.put(claim(node, (number - 1, "mig-3g40gb-0"), number=number)))
+        held = node.store.load().claims[uid(number)]
+        node.store.write(msgspec.structs.replace(held, phase="unpreparing"))
+    hang = node.hardware.hang("gpu_instances", node.gpu_at(0).uuid)
+    tidying = asyncio.create_task(node.reconciler(claims).local())
+    async with asyncio.timeout(30):
+        while uid(2) in node.store.load().claims:  # noqa: ASYNC110
+            await asyncio.sleep(0.005)  # threads answer in real time, and no time passes on the clock
+    assert not tidying.done()
+    hang.release()
+    await tidying
+    assert assert_consistent(node) == []
 
 
 async def test_p41_a_daemon_that_does_not_come_up_costs_its_claim_alone(tmp_path: Path) -> None:

@@ -188,6 +188,8 @@ async def test_a_share_by_parameters_where_the_server_keeps_no_capacity(
         ({"cores": "0"}, "0 is no share"),
         ({"cores": "-5"}, "-5 is no share"),
         ({"memory": "-1Gi"}, "is no share"),
+        ({"memory": "0"}, "0 is no share"),
+        ({"memory": "1023Ki"}, "is no share"),
     ],
 )
 async def test_p77_a_share_that_makes_no_sense_is_an_error(
@@ -197,6 +199,7 @@ async def test_p77_a_share_that_makes_no_sense_is_an_error(
     with pytest.raises(InvalidObjectError, match=cause) as caught:
         await node.preparer.prepare(put(claims, claim(node, (0, "mps"), consumedCapacity=consumed)))
     assert "consumedCapacity" in caught.value.field
+    assert assert_consistent(node) == []
 
 
 async def test_p44_one_share_by_mps_in_a_claim(tmp_path: Path, claims: Claims) -> None:
