@@ -25,7 +25,16 @@ from tangram.hardware.cdi import cdi_device_id
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import Gpu, GpuUuid
 from tangram.node.cdifile import CdiFiles, Extra
-from tangram.node.held import CdiStep, ComputeModeStep, HeldClaim, HeldDevice, HeldResult, MigStep, MpsStep
+from tangram.node.held import (
+    CdiStep,
+    ComputeModeStep,
+    HeldClaim,
+    HeldDevice,
+    HeldResult,
+    MigStep,
+    MpsStep,
+    Step,
+)
 from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory, Policy
 from tangram.node.steps.computemode import ComputeModes
@@ -180,12 +189,15 @@ class Transaction:
         failure. Raises HardwareError, StateError, ClaimNotPreparableError."""
         migs = await asyncio.to_thread(self._cdi.migs, wanted.uid)
         held = await self.mig.adopt(wanted, migs)
-        joined = tuple(
-            MpsStep(uuid=device.uuid)
-            for device in wanted.devices
-            if device.kind == "mps" and not device.admin_access
-        )
-        held = msgspec.structs.replace(held, undo=(*joined, *held.undo))
+        steps: list[Step] = []
+        for device in wanted.devices:
+            mps = device.kind == "mps"
+            if not device.admin_access and (
+                mps or (device.kind == "gpu" and self._policy.exclusive_compute_mode)
+            ):
+                steps.append(await self._compute.adopt(GpuUuid(device.uuid), "exclusive_process", wanted))
+                steps += [MpsStep(uuid=device.uuid)] if mps else []
+        held = msgspec.structs.replace(held, undo=(*steps, *held.undo))
         return await asyncio.to_thread(self.commit, held, inventory, await self.extras(held, inventory))
 
     async def release(self, held: HeldClaim) -> None:

@@ -373,6 +373,18 @@ async def test_a_lost_held_file_of_a_mig_claim_is_rebuilt(tmp_path: Path, claims
     assert assert_consistent(node) == []
 
 
+@pytest.mark.parametrize("what", ["mps", "gpu"])
+async def test_a_lost_held_file_leaves_no_gpu_exclusive(tmp_path: Path, claims: Claims, what: str) -> None:
+    node = make_node(tmp_path, exclusive_compute_mode=True)
+    held, _ = await node.preparer.prepare(put(claims, claim(node, (0, what))))
+    node.held_file(1).unlink()
+    await node.reconciler(claims).claims()
+    (rebuilt,) = assert_consistent(node)
+    assert rebuilt == held
+    await node.preparer.unprepare(uid(1))
+    assert assert_consistent(node) == []
+
+
 @pytest.mark.parametrize("lives", [True, False])
 async def test_without_held_file_an_instance_becomes_foreign(
     tmp_path: Path, claims: Claims, lives: bool

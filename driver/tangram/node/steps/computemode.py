@@ -34,6 +34,13 @@ class ComputeModes:
         if now != wanted:
             await self._workers.set_compute_mode(gpu, wanted)
 
+    async def adopt(self, gpu: GpuUuid, wanted: ComputeMode, held: HeldClaim) -> ComputeModeStep:
+        """The step of a claim whose held file was lost. What the mode was before only others know; without
+        them it counts as the default: a GPU that stays exclusive could not be shared any more. StateError.
+        """
+        others = await self._others(gpu, held)
+        return ComputeModeStep(uuid=gpu, before=others[0].before if others else "default", wanted=wanted)
+
     async def undo(self, held: HeldClaim, step: ComputeModeStep) -> None:
         """Puts the mode back, unless other claims need it still, or somebody else has changed it since.
 
