@@ -16,6 +16,7 @@ import msgspec
 from tangram.allocation.structured import Slice, prepare_slice
 from tangram.base.errors import InvalidObjectError
 from tangram.model.kubernetes import (
+    AnyQuantity,
     Counter,
     CounterSet,
     Device,
@@ -83,7 +84,7 @@ def _of_mig(device: Device) -> dict[str, int]:
     consumed[f"profile-{_text(device, 'profile')}"] = 1
     for name, capacity in (device.capacity or {}).items():
         if name not in _NOT_ENGINES:
-            consumed[f"engine-{name}"] = max(0, int(parse_quantity(str(capacity.value))))
+            consumed[f"engine-{name}"] = _whole(capacity.value)
     return {name: amount for name, amount in consumed.items() if amount > 0}
 
 
@@ -112,6 +113,13 @@ def is_made(device: Device) -> bool:
 def _gpu(device: Device) -> str:
     """The UUID of the GPU that a device is of."""
     return _text(device, "parentUUID" if _text(device, "type") == "mig" else "uuid")
+
+
+def _whole(value: AnyQuantity) -> int:
+    try:
+        return max(0, int(parse_quantity(str(value))))
+    except ValueError:
+        return 0  # preparing the slice names it
 
 
 def _text(device: Device, name: str) -> str:

@@ -184,7 +184,9 @@ def prepare_slice(item: ResourceSlice, *, derived_sets: Sequence[CounterSet] = (
         field = "spec.sharedCounters"
         counter_sets = _counter_sets(spec.shared_counters or ())
     except (ValueError, OverflowError) as error:
-        raise InvalidObjectError(str(error), object_name=where, field=field) from None
+        raise InvalidObjectError(
+            str(error), object_name=where, field=field, next_step="see to the driver that has published it"
+        ) from None
     return Slice(
         name=item.metadata.name,
         pool=pool,
