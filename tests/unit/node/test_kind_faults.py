@@ -196,6 +196,19 @@ async def test_p41_a_daemon_that_does_not_come_up_costs_its_claim_alone(tmp_path
 
 
 @pytest.mark.parametrize("name", ["mig", "mps", "exclusive"])
+async def test_a_driver_that_is_not_connected_yet_is_not_gone(tmp_path: Path, name: str) -> None:
+    """NVML answers UNINITIALIZED until the first look has connected, which may take a slow driver long."""
+    scenario = BY_NAME[name]
+    node, claims = start(tmp_path, scenario)
+    await node.preparer.prepare(claims.put(claim(node, *scenario.devices)))
+    node.hardware.fail(
+        Fault(call="gpu_instances" if name == "mig" else "compute_mode", error="DRIVER_NOT_LOADED")
+    )
+    await node.preparer.unprepare(uid(1))
+    assert assert_consistent(node) == []
+
+
+@pytest.mark.parametrize("name", ["mig", "mps", "exclusive"])
 async def test_p11_teardown_without_the_driver_is_done(tmp_path: Path, name: str) -> None:
     """Instances and compute modes cannot outlive the driver: a node must be able to drain and reboot."""
     scenario = BY_NAME[name]

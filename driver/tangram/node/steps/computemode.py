@@ -9,6 +9,7 @@ from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import ComputeModeStep, HeldClaim
 from tangram.node.heldstore import HeldStore
+from tangram.node.steps.connected import connected
 from tangram.node.steps.hung import refuse_while_hung
 from tangram.node.steps.journal import Journal
 
@@ -51,7 +52,7 @@ class ComputeModes:
             return
         refuse_while_hung(self._workers, gpu)
         try:
-            now = await self._workers.compute_mode(gpu)
+            now = await connected(self._workers, lambda: self._workers.compute_mode(gpu))
             if now == step.wanted != step.before:
                 await self._workers.set_compute_mode(gpu, step.before)
             elif now not in (step.wanted, step.before):

@@ -20,6 +20,7 @@ from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
 from tangram.model.mig import GpuInstance, MigPlacement
 from tangram.node.held import HeldClaim, HeldDevice, MigStep
+from tangram.node.steps.connected import connected
 from tangram.node.steps.hung import refuse_while_hung
 from tangram.node.steps.journal import Journal
 
@@ -78,7 +79,7 @@ class MigInstances:
         uuid = GpuUuid(step.uuid)
         refuse_while_hung(self._workers, uuid)
         try:
-            there = await self._workers.gpu_instances(uuid)
+            there = await connected(self._workers, lambda: self._workers.gpu_instances(uuid))
         except (DriverUnavailableError, GpuLostError, NotSupportedError) as error:
             # No instance outlives its driver, a GPU that is lost, or MIG mode.
             _log.warning("mig_instance_gone_with_gpu", claim=held.label, gpu=uuid, error=error.cause)
