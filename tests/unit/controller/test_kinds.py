@@ -124,6 +124,18 @@ def test_a_share_opens_the_smaller_gpu(kind: Kind) -> None:
     assert node.take(kind)["pool"] == f"{DRIVER_NAME}/n1"
 
 
+@pytest.mark.parametrize("kind", ["mps", "timeslice"])
+def test_a_share_for_administrators_opens_no_gpu_for_others(kind: Kind) -> None:
+    node = Node()
+    node.take("gpu")
+    exactly = {"deviceClassName": KIND_CLASSES[kind]}
+    admin = {"name": "a", "exactly": {**exactly, "adminAccess": True}}
+    for name, requests in (("both", [admin, {"name": "b", "exactly": exactly}]), ("admin", [admin])):
+        node.world.put(claim(name, *requests))
+        node.world.put(pod(name, name))
+        assert isinstance(node.world.decide(name), Allocate) == (name == "admin")
+
+
 def test_shares_of_mps_by_capacity() -> None:
     node = Node()
     first = node.take("mps", capacity={"cores": "40", "memory": "30Gi"})

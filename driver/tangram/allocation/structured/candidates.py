@@ -44,6 +44,7 @@ class Taker:
         features = self._features = view.features
         self._consumable = features.on(Gate.CONSUMABLE_CAPACITY)
         self._nothing_shared = not allocated.shared
+        self._admin_pays = features.has(Fault.ADMIN_ACCESS_PAYS_COUNTERS)
         self._leaks = features.has(Fault.REJECTION_LEAKS)
         self._late_taints = features.late_taints
 
@@ -71,7 +72,7 @@ class Taker:
             return Refused(Code.CAPACITY, text)
         device, multiple = self.view.device(position), self.multiple(position)
         pays = bool(device.consumes) and not (multiple and ledger.is_shared(position))
-        if alternative.admin and not self._features.has(Fault.ADMIN_ACCESS_PAYS_COUNTERS):
+        if not self._takes(alternative):
             pays = False
         groups: Mapping[str, frozenset[str] | None] = {}
         if pays:
@@ -99,12 +100,17 @@ class Taker:
             return Refused(Code.CAPACITY, text)
         if multiple:
             taken = taken._replace(share=self.judge.demand(alternative, position))
-            ledger.share(position, self.judge.demand(alternative, position))
+            if self._takes(alternative):  # a share that pays nothing must not make others free
+                ledger.share(position, self.judge.demand(alternative, position))
         else:
             ledger.mark(position, claim, admin=alternative.admin)
         self.taken.append(taken)
         self.results[claim] += 1
         return None
+
+    def _takes(self, alternative: Alternative) -> bool:
+        """Whether what it gets is missing to others: not with admin access."""
+        return not alternative.admin or self._admin_pays
 
     def _unpay(self, position: int, groups: Mapping[str, frozenset[str] | None], *, paid: bool) -> None:
         if paid and not self._leaks:
@@ -156,7 +162,8 @@ class Taker:
         alternative, position = taken.alternative, taken.position
         self.results[alternative.claim] -= 1
         if taken.share is not None:
-            self.ledger.unshare(position)
+            if self._takes(alternative):
+                self.ledger.unshare(position)
         else:
             self.ledger.unmark(position, alternative.claim, admin=alternative.admin)
         for constraint in reversed(self.constraints[alternative.claim]):
