@@ -2,10 +2,12 @@
 
 Its input is a pipe of which only the playground (and a child until it has begun) has the other end: a line
 `+123` for each process group to end, `-123` for one that has ended. At the end of the input it kills the
-groups and removes the directory it was given.
+groups, what has left them (simulated MPS daemons, which outlive whoever starts them) where /proc tells, and
+removes the directory it was given.
 """
 
 import contextlib
+import glob
 import os
 import shutil
 import signal
@@ -28,10 +30,24 @@ def main() -> None:
             os.killpg(group, signal.SIGKILL)
     directory = sys.argv[1]
     for _ in range(_ATTEMPTS):  # who is being killed may still write
+        strays = _kill_strays(directory)
         shutil.rmtree(directory, ignore_errors=True)
-        if not os.path.lexists(directory):
+        if not strays and not os.path.lexists(directory):
             return
         time.sleep(_PAUSE_S)
+
+
+def _kill_strays(directory: str) -> bool:
+    """Ends processes whose environment names the directory; whether there were any."""
+    found = False
+    for path in glob.glob("/proc/[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            with open(path, "rb") as file:
+                if directory.encode() not in file.read():
+                    continue
+            os.kill(int(path.split("/")[2]), signal.SIGKILL)
+            found = True
+    return found
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ async def test_every_shipped_example_is_played_and_reported(temporary: Path) -> 
     count = {number: [len(pod["gpus"]) for pod in pods] for number, pods in steps.items()}
     assert count == {
         "01": [1], "02": [1], "03": [4], "04": [1, 1], "05": [1],
-        "06": [1, 1], "07": [1, 1], "08": [4], "09": [0],
+        "06": [1, 1], "07": [1, 1], "08": [4], "09": [0], "12": [1, 1], "13": [1, 1, 1, 1],
     }  # fmt: skip
     assert {pod["phase"] for pods in steps.values() for pod in pods} <= {"Running", "Succeeded", "Pending"}
     assert all(pod["why"] for pods in steps.values() for pod in pods)
@@ -120,6 +120,7 @@ async def test_every_shipped_example_is_played_and_reported(temporary: Path) -> 
     assert "16 GPUs on 2 nodes" in waits["why"][0]
     first, second = steps["04"]
     assert first["gpus"] == second["gpus"]
+    assert all(len({pod["gpus"][0] for pod in steps[number]}) == 1 for number in ("12", "13"))
     products = {gpu["uuid"]: gpu["productName"] for node in report["nodes"] for gpu in node["gpus"]}
     assert "A100" in products[steps["02"][0]["gpus"][0]]
     holders = {gpu["uuid"]: gpu["holders"] for node in report["nodes"] for gpu in node["gpus"]}
