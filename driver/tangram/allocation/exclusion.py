@@ -14,7 +14,6 @@ from collections.abc import Iterable, Mapping
 import msgspec
 
 from tangram.allocation.structured import Slice, prepare_slice
-from tangram.base.errors import InvalidObjectError
 from tangram.model.kubernetes import (
     AnyQuantity,
     Counter,
@@ -41,15 +40,11 @@ def prepare_excluding(item: ResourceSlice) -> Slice:
     for device in item.spec.devices or ():
         if gpu := _gpu(device):
             by_gpu.setdefault(gpu, []).append(device)
-    try:
-        needs: dict[str, Mapping[str, Mapping[str, int]]] = {
-            gpu: _consumption(devices)
-            for gpu, devices in by_gpu.items()
-            if len(devices) > 1 and not any(map(is_made, devices))
-        }
-    except (ValueError, OverflowError) as error:
-        where = f"ResourceSlice {item.metadata.name}"
-        raise InvalidObjectError(str(error), object_name=where, field="spec.devices[].capacity") from None
+    needs: dict[str, Mapping[str, Mapping[str, int]]] = {
+        gpu: _consumption(devices)
+        for gpu, devices in by_gpu.items()
+        if len(devices) > 1 and not any(map(is_made, devices))
+    }
     devices = [_consuming(device, needs) for device in item.spec.devices or ()]
     sets = [
         CounterSet(name=gpu, counters=_counters(_totals(by_gpu[gpu], consumed)))

@@ -13,6 +13,7 @@ import msgspec
 from tangram.allocation.shapes import looks_at_identities, shape_of, taken_of
 from tangram.allocation.snapshot import Holdings
 from tangram.allocation.structured import Cluster, Outcome, Score, Shortage
+from tangram.allocation.structured.reasons import kind_of as device_kind
 from tangram.allocation.withdrawn import with_withdrawn
 from tangram.model.kubernetes import DeviceClass, ResourceClaim
 
@@ -44,12 +45,7 @@ class Answer:
         if shortage.unusable and not shortage.devices and not shortage.others:
             whole = f"on nodes whose slices cannot be used ({shortage.unusable})"
             count = sum(len(item.devices) for item in cluster.slices)
-            kinds = frozenset(
-                str(own.get("type", ""))
-                for item in cluster.slices
-                for device in item.devices
-                for own in (device.cel.attributes.get(device.id.driver, {}),)
-            )
+            kinds = frozenset(device_kind(device) for item in cluster.slices for device in item.devices)
             return cls(whole=whole, shortage=Shortage(left=count, kinds=kinds), steps=outcome.steps)
         return cls(shortage=shortage, steps=outcome.steps)
 

@@ -38,6 +38,17 @@ AbsolutePath = Meta(max_length=1024, pattern=rf"\A/{_PRINTABLE}\Z", extra={"expe
 MaybeAbsolutePath = Meta(
     max_length=1024, pattern=rf"\A(/{_PRINTABLE})?\Z", extra={"expected": "an absolute path, or nothing"}
 )
+KubeletDir = Annotated[str, Meta(description="the kubelet's root directory"), AbsolutePath]
+DriverRoot = Annotated[
+    str,
+    Meta(description="root of the GPU driver's installation, e.g. /run/nvidia/driver with the GPU Operator"),
+    AbsolutePath,
+]
+DriverRootMount = Annotated[
+    str,
+    Meta(description="where a container of this process sees driverRoot; empty: at the same path"),
+    MaybeAbsolutePath,
+]
 MetricsAddress = Meta(
     description="address that serves /metrics, /healthz and /readyz; empty: none",
     pattern=rf"\A([!-~]{{0,253}}:{_PORT})?\Z",

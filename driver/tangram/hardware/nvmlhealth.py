@@ -1,7 +1,7 @@
 """How well a GPU is, through NVML: counters and states, and XID errors as they come."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 import pynvml
 
@@ -11,16 +11,7 @@ from tangram.hardware.refusals import GPU_CODES, REFUSALS, NvmlCode
 from tangram.model.gpu import GpuUuid
 
 _RECOVERY_ACTION_FIELD = 230
-_RECOVERY_ACTIONS: tuple[RecoveryAction, ...] = (
-    "none",
-    "gpu_reset",
-    "node_reboot",
-    "drain_p2p",
-    "drain_and_reset",
-    "recover_imex",
-    "bus_reset",
-    "system_reboot",
-)
+_RECOVERY_ACTIONS: tuple[RecoveryAction, ...] = get_args(RecoveryAction)
 _SLOWDOWNS: dict[int, Slowdown] = {
     pynvml.nvmlClocksEventReasonHwSlowdown: "hardware",
     pynvml.nvmlClocksEventReasonHwThermalSlowdown: "thermal",

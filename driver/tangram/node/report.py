@@ -108,23 +108,17 @@ class Reporter:
 
     def leftovers(self, held: HeldClaim, found: str) -> None:
         """The claim gets a GPU on which somebody has left something."""
-        self._events.emit(
-            _claim_reference(ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid)),
-            reason="GpuNotEmpty",
-            note=f"handed over on node {self._node_name} although {found}",
-            action="Prepare",
-            kind="Warning",
-        )
+        note = f"handed over on node {self._node_name} although {found}"
+        self._warn(held, reason="GpuNotEmpty", note=note, action="Prepare")
 
     def mps_failed(self, held: HeldClaim, incident: MpsIncident) -> None:
         """The MPS daemon of a GPU of the claim, or its server, has failed."""
-        self._events.emit(
-            _claim_reference(ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid)),
-            reason="MpsFailed",
-            note=f"node {self._node_name}: {incident.cause}; containers that used it must be restarted",
-            action="Watch",
-            kind="Warning",
-        )
+        note = f"node {self._node_name}: {incident.cause}; containers that used it must be restarted"
+        self._warn(held, reason="MpsFailed", note=note, action="Watch")
+
+    def _warn(self, held: HeldClaim, *, reason: str, note: str, action: str) -> None:
+        claim = ClaimReference(namespace=held.namespace, name=held.name, uid=held.uid)
+        self._events.emit(_claim_reference(claim), reason=reason, note=note, action=action, kind="Warning")
 
     def forget(self, uid: str) -> None:
         """The claim is unprepared: what is not written yet does not hold any more."""

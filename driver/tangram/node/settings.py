@@ -5,7 +5,16 @@ from typing import Annotated, Literal, get_args
 from msgspec import Meta
 
 from tangram import DRIVER_NAME
-from tangram.base.settings import DNS_SUBDOMAIN, AbsolutePath, CommandSettings, MaybeAbsolutePath, Text
+from tangram.base.settings import (
+    DNS_SUBDOMAIN,
+    AbsolutePath,
+    CommandSettings,
+    DriverRoot,
+    DriverRootMount,
+    KubeletDir,
+    MaybeAbsolutePath,
+    Text,
+)
 from tangram.model.devices import Allocator, Kind, pool_name
 from tangram.node.inventory import Leftovers, Policy
 
@@ -37,24 +46,12 @@ class NodeSettings(CommandSettings, frozen=True, kw_only=True):
             extra={"expected": "a pod UID"},
         ),
     ] = ""
-    kubelet_dir: Annotated[str, Meta(description="the kubelet's root directory"), AbsolutePath] = (
-        "/var/lib/kubelet"
-    )
+    kubelet_dir: KubeletDir = "/var/lib/kubelet"
     cdi_root: Annotated[
         str, Meta(description="directory the container runtime reads CDI files from"), AbsolutePath
     ] = "/var/run/cdi"
-    driver_root: Annotated[
-        str,
-        Meta(
-            description="root of the GPU driver's installation, e.g. /run/nvidia/driver with the GPU Operator"
-        ),
-        AbsolutePath,
-    ] = "/"
-    driver_root_mount: Annotated[
-        str,
-        Meta(description="where a container of this process sees driverRoot; empty: at the same path"),
-        MaybeAbsolutePath,
-    ] = ""
+    driver_root: DriverRoot = "/"
+    driver_root_mount: DriverRootMount = ""
     allocator: Annotated[
         Allocator,
         Meta(
