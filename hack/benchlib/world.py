@@ -1,5 +1,6 @@
 """What the measured processes see: an API server with TLS, a kubelet, and credentials as in a pod."""
 
+import asyncio
 import os
 import shutil
 import ssl
@@ -13,6 +14,7 @@ from benchlib.environment import REPOSITORY
 from benchlib.processes import Process
 from clusterlib.commands import run
 from clusterlib.errors import ClusterError
+from devtools import bootstrap
 from tangram import DRIVER_NAME
 from tangram.kube.resources import DEVICE_CLASSES, NODES, RESOURCE_SLICES
 from tangram.playground.cluster import device_classes
@@ -40,7 +42,10 @@ class World:
         self._sockets = 0
 
     async def __aenter__(self) -> Self:
-        run([REPOSITORY / "hack" / "venv", "--run-time"])
+        try:
+            await asyncio.to_thread(bootstrap.prepare)
+        except bootstrap.CannotPrepareError as error:
+            raise ClusterError(str(error), next_step="run ./hack/try, which needs the same") from error
         # Paths of sockets hold 107 bytes.
         self.directory = Path(tempfile.mkdtemp(prefix="tgb", dir="/tmp"))
         try:

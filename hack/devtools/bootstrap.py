@@ -47,10 +47,7 @@ def main() -> None:
     for number in _SIGNALS:
         signal.signal(number, lambda number, _: _signals.append(number))
     try:
-        with _alone():
-            wanted = f"{hashlib.sha256(LOCK.read_bytes()).hexdigest()} {ROOT}\n"
-            if not _made_from(wanted):
-                _make(wanted)
+        prepare()
     except CannotPrepareError as error:
         print(f"hack/try: {error}", file=sys.stderr)
         sys.exit(2)
@@ -67,6 +64,14 @@ def main() -> None:
         sys.exit(_INTERRUPTED)
     python = str(VENV / "bin" / "python")
     os.execv(python, [python, "-m", "tangram", "playground", *sys.argv[1:]])
+
+
+def prepare() -> None:
+    """Makes `.venv-run` unless it is current. Raises CannotPrepareError."""
+    with _alone():
+        wanted = f"{hashlib.sha256(LOCK.read_bytes()).hexdigest()} {ROOT}\n"
+        if not _made_from(wanted):
+            _make(wanted)
 
 
 def _pause() -> None:
