@@ -115,7 +115,7 @@ def _mig_data(held: HeldClaim, device: HeldDevice, inventory: Inventory) -> dict
     steps = [step for step in held.undo if isinstance(step, MigStep) and step.device == device.device]
     mig_uuid = steps[0].mig_uuid if steps else device.mig.foreign if device.mig else ""
     data: dict[str, Any] = {"migUUID": mig_uuid} if mig_uuid else {}
-    offer = inventory.devices.get(device.device)
+    offer = inventory.offer(device.device)
     if offer is not None and offer.profile is not None:
         data["profile"] = offer.profile.name
         if offer.profile.memory_bytes is not None:

@@ -124,7 +124,8 @@ class Discovery:
         return {gpu.uuid: texts[gpu.uuid] for gpu in inventory.machine.gpus if gpu.uuid in texts}
 
     def veto(self, uuid: GpuUuid) -> None:
-        """The MIG mode of a GPU could not be switched: for a while it is offered in the mode it is in."""
+        """The MIG mode of a GPU could not be switched: for a while, longer each time, it is offered in the mode
+        it is in, until that is seen to have changed."""
         backoff, _ = self._vetoes.get(uuid, (Backoff(initial_s=_VETO_S, maximum_s=_LONGEST_VETO_S), 0.0))
         self._vetoes[uuid] = (backoff, self._clock.monotonic_s() + backoff.next_s())
 
@@ -134,6 +135,12 @@ class Discovery:
 
     async def run(self) -> None:
         """Looks until cancelled: again after the interval, sooner while the driver does not answer."""
+    def _forgive(self, before: Inventory | None, machine: Machine) -> None:
+        modes = {gpu.uuid: gpu.mig_mode for gpu in before.machine.gpus} if before else {}
+        for gpu in machine.gpus:
+            if modes.get(gpu.uuid, gpu.mig_mode) != gpu.mig_mode:
+                self._vetoes.pop(gpu.uuid, None)
+
         while True:
             await self.look()
             self.looked.set()
@@ -165,6 +172,7 @@ class Discovery:
             unhealthy={
                 **self._of(inventory, self._health.unhealthy()),
                 **inventory.unhealthy,
+        self._forgive(before, machine)
                 **silent,
                 **failing,
             },

@@ -49,7 +49,7 @@ class Inventory:
     `warnings` what is wrong with those that work all the same, `nodes` the device nodes of each;
     `control_nodes` and `driver_edits` are what every container with a GPU needs. `foreign` are MIG instances
     that are not ours, `stuck` GPUs whose MIG mode could not be switched. `devices` (derived) are the offers
-    by name.
+    by name, `withheld` (derived) what `stuck` GPUs would offer after a switch: not offered to anybody new.
     """
 
     machine: Machine
@@ -63,15 +63,28 @@ class Inventory:
     stuck: frozenset[GpuUuid] = frozenset()
     devices: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
 
+    withheld: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
     def __post_init__(self) -> None:
         found = offers(
+        devices = self._offers(self.stuck)
+        switched = self._offers(frozenset()) if self.stuck else {}
+        withheld = {name: offer for name, offer in switched.items() if name not in devices}
+        object.__setattr__(self, "devices", devices)
+        object.__setattr__(self, "withheld", withheld)
+
+    def _offers(self, stuck: frozenset[GpuUuid]) -> dict[str, Offer]:
             self.machine,
             kinds=self.policy.kinds,
             dynamic=self.policy.dynamic,
-            stuck=self.stuck,
+            stuck=stuck,
             foreign=self.foreign,
         )
-        object.__setattr__(self, "devices", {offer.name: offer for offer in found})
+        return {offer.name: offer for offer in found}
+
+    def offer(self, device: str) -> Offer | None:
+        """The device of that name. A claim that has a withheld one tries the switch again, and hears why it
+        fails."""
+        return self.devices.get(device) or self.withheld.get(device)
 
     def gpu(self, uuid: str) -> Gpu | None:
         """The GPU of that UUID."""

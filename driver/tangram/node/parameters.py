@@ -52,7 +52,7 @@ def check_demands(
     for result in results:
         by_request.setdefault(result.request, []).append(result.device)
     for request, demand in demands.items():
-        offers = [inventory.devices[name] for name in by_request[request] if name in inventory.devices]
+        offers = [offer for name in by_request[request] if (offer := inventory.offer(name))]
         for offer in offers:
             if reason := demand.accepts(_facts(offer)):
                 raise _contradiction(label, f"device {offer.name} is", request, reason)

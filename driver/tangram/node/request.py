@@ -103,7 +103,7 @@ def intent(
     label = claim_label(claim)
     devices: list[HeldDevice] = []
     for position, result in enumerate(results):
-        offer = inventory.devices.get(result.device)
+        offer = inventory.offer(result.device)
         if offer is None:
             raise ClaimNotPreparableError(
                 f"{label}: device {result.device[:128]!r} is not on this node (any more)",

@@ -182,7 +182,8 @@ class Node:
     def look(self) -> None:
         """Discovery has looked at the GPUs."""
         claims = tuple(self.store.load().claims.values())
-        self.inventory = inventory_of(self.hardware, before=self.inventory, policy=self.policy, claims=claims)
+        inventory = inventory_of(self.hardware, before=self.inventory, policy=self.policy, claims=claims)
+        self.inventory = replace(inventory, stuck=frozenset(self.vetoes))
 
     def _confirmed(self, claim: ResourceClaim, held: HeldClaim, gone: list[str]) -> None:
         self.confirmed.append((claim, held))

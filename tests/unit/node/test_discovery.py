@@ -301,3 +301,19 @@ async def test_a_switch_that_failed_keeps_the_gpu_in_its_mode_for_a_while(setup:
         await setup.clock.advance(pause_s * 1.5)
         await setup.discovery.look()
         assert setup.published[-1].stuck == frozenset()
+
+
+async def test_a_switch_that_works_again_is_forgiven(setup: Setup) -> None:
+    """The next one that fails is kept for the shortest time, and the GPU is offered in all its modes."""
+    await setup.discovery.look()
+    uuid = setup.published[-1].machine.gpus[0].uuid
+    for _ in range(4):
+        setup.discovery.veto(uuid)
+    setup.hardware.set_mig_mode(uuid, enabled=True)
+    setup.hardware.reset(uuid)
+    await setup.discovery.look()
+    assert setup.published[-1].stuck == frozenset()
+    setup.discovery.veto(uuid)
+    await setup.clock.advance(60.0 * 1.5)
+    await setup.discovery.look()
+    assert setup.published[-1].stuck == frozenset()

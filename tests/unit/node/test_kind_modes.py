@@ -89,3 +89,28 @@ async def test_what_others_have_left_on_a_gpu(tmp_path: Path, claims: Claims, po
     assert len(node.warnings) == (policy == "warn")
     if policy == "warn":
         assert ("pid 4711" in node.warnings[0]) is (left == "process")
+
+
+@pytest.mark.parametrize("cause", ["process", "not carried out"])
+async def test_a_claim_whose_gpu_cannot_be_switched_hears_the_cause_each_time(
+    tmp_path: Path, claims: Claims, cause: str
+) -> None:
+    """After the first try the device is published no more; the claim has it all the same."""
+    node = make_node(tmp_path, board="h100-sxm5-80gb-x8", dynamic=True)
+    gpu = node.gpu_at(0).uuid
+    wanted, text = claims.put(claim(node, (0, "mig-3g40gb-0"))), "pid 99"
+    if cause == "process":
+        node.hardware.set_processes(gpu, [GpuProcess(pid=99)])
+    else:
+        node.hardware.fail(Fault(call="set_mig_mode", error="IN_USE", times=2))
+        text = "set_mig_mode"
+    for _ in range(2):
+        with pytest.raises(GpuBusyError, match=text):
+            await node.preparer.prepare(wanted)
+        assert wanted.allocation is not None
+        assert node.inventory is not None
+        assert node.inventory.stuck == {gpu}
+        assert not any("mig" in name for name, each in node.inventory.devices.items() if each.gpu.uuid == gpu)
+    node.hardware.set_processes(gpu, [])
+    await node.preparer.prepare(wanted)  # at once, not when the GPU is offered again
+    assert len(assert_consistent(node)) == 1
