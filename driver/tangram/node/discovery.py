@@ -124,10 +124,16 @@ class Discovery:
         return {gpu.uuid: texts[gpu.uuid] for gpu in inventory.machine.gpus if gpu.uuid in texts}
 
     def veto(self, uuid: GpuUuid) -> None:
-        """The MIG mode of a GPU could not be switched: for a while, longer each time, it is offered in the mode
-        it is in, until that is seen to have changed."""
+        """The MIG mode of a GPU could not be switched: it is offered in the one it is in for a
+        while, longer each time, until that is seen to have changed."""
         backoff, _ = self._vetoes.get(uuid, (Backoff(initial_s=_VETO_S, maximum_s=_LONGEST_VETO_S), 0.0))
         self._vetoes[uuid] = (backoff, self._clock.monotonic_s() + backoff.next_s())
+
+    def _forgive(self, before: Inventory | None, machine: Machine) -> None:
+        modes = {gpu.uuid: gpu.mig_mode for gpu in before.machine.gpus} if before else {}
+        for gpu in machine.gpus:
+            if modes.get(gpu.uuid, gpu.mig_mode) != gpu.mig_mode:
+                self._vetoes.pop(gpu.uuid, None)
 
     def _stuck(self) -> frozenset[GpuUuid]:
         now_s = self._clock.monotonic_s()
@@ -135,12 +141,6 @@ class Discovery:
 
     async def run(self) -> None:
         """Looks until cancelled: again after the interval, sooner while the driver does not answer."""
-    def _forgive(self, before: Inventory | None, machine: Machine) -> None:
-        modes = {gpu.uuid: gpu.mig_mode for gpu in before.machine.gpus} if before else {}
-        for gpu in machine.gpus:
-            if modes.get(gpu.uuid, gpu.mig_mode) != gpu.mig_mode:
-                self._vetoes.pop(gpu.uuid, None)
-
         while True:
             await self.look()
             self.looked.set()
@@ -166,13 +166,13 @@ class Discovery:
         control_nodes = await self._workers.control_nodes()
         driver_edits = await asyncio.to_thread(self._driver_edits)
         await self._health.look(machine)
+        self._forgive(before, machine)
         # Without a pause from here on: an event that comes now would be missed.
         return replace(
             inventory,
             unhealthy={
                 **self._of(inventory, self._health.unhealthy()),
                 **inventory.unhealthy,
-        self._forgive(before, machine)
                 **silent,
                 **failing,
             },

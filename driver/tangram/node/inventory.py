@@ -62,10 +62,9 @@ class Inventory:
     foreign: Mapping[GpuUuid, tuple[GpuInstance, ...]] = field(default_factory=dict)
     stuck: frozenset[GpuUuid] = frozenset()
     devices: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
-
     withheld: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
+
     def __post_init__(self) -> None:
-        found = offers(
         devices = self._offers(self.stuck)
         switched = self._offers(frozenset()) if self.stuck else {}
         withheld = {name: offer for name, offer in switched.items() if name not in devices}
@@ -73,6 +72,7 @@ class Inventory:
         object.__setattr__(self, "withheld", withheld)
 
     def _offers(self, stuck: frozenset[GpuUuid]) -> dict[str, Offer]:
+        found = offers(
             self.machine,
             kinds=self.policy.kinds,
             dynamic=self.policy.dynamic,
