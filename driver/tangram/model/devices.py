@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
+from tangram import DRIVER_NAME
 from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.links import LinkMatrix, disjoint_groups
 from tangram.model.product import gpu_type
@@ -21,6 +22,8 @@ Kind = Literal["gpu", "mps", "timeslice", "mig"]
 """What a device is (attribute `type`): a whole GPU, one shared by MPS or time-slicing, a MIG placement."""
 
 AttributeValue = bool | int | str
+DRAINED_TAINT = f"{DRIVER_NAME}/drained"
+"""Key of the taint on devices of a GPU that an operator has drained."""
 STANDARD_DOMAIN = "resource.kubernetes.io"
 GROUP_SIZES = (2, 4, 8)
 _SHORT_ID_DIGITS = 12

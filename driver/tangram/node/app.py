@@ -31,6 +31,7 @@ from tangram.kubeletplugin.publisher import SlicePublisher
 from tangram.model.devices import pool_name
 from tangram.node.cdifile import CdiFiles, driver_edits_of
 from tangram.node.discovery import Discovery
+from tangram.node.drains import DIRECTORY, DrainStore, DrainWatch
 from tangram.node.driver import NodeDriver
 from tangram.node.healthstream import HealthStream
 from tangram.node.held import Damage, HeldClaim
@@ -127,6 +128,10 @@ class NodePlugin:
             clock=clock,
             rescan_interval_s=settings.rescan_interval_s,
             policy=settings.policy,
+            drained=lambda: self._drains.drained,
+        )
+        self._drains = DrainWatch(
+            DrainStore(directory / DIRECTORY), changed=self._discovery.drains_changed, clock=clock
         )
         self._xids = EventWatch(
             self._workers,
@@ -228,6 +233,7 @@ class NodePlugin:
         """Until cancelled; then stops within `shutdown_grace_s`."""
         await asyncio.to_thread(self._store.create)
         await asyncio.to_thread(self._locks.create)
+        await self._drains.look()
         collector = NodeCollector(
             node_name=self._settings.node_name, store=self._store, inventory=self._inventory
         )
@@ -237,6 +243,7 @@ class NodePlugin:
                 tasks.create_task(self._events.run())
                 tasks.create_task(self._discovery.run())
                 tasks.create_task(self._xids.run())
+                tasks.create_task(self._drains.run())
                 # A driver that hangs takes its time; pods must be able to end meanwhile.
                 with contextlib.suppress(TimeoutError):
                     await within(self._discovery.looked.wait(), seconds=_FIRST_LOOK_S, clock=self._clock)

@@ -34,7 +34,7 @@ class Discovery:
     """The inventory of this node, kept.
 
     `held` (blocking) gives what claims hold, `driver_edits` (blocking) what containers get of the GPU
-    driver, `changed` is called with each new inventory.
+    driver, `drained` which GPUs are drained, in words; `changed` is called with each new inventory.
     """
 
     def __init__(
@@ -47,10 +47,12 @@ class Discovery:
         clock: Clock,
         rescan_interval_s: float,
         policy: Policy | None = None,
+        drained: Callable[[], Mapping[GpuUuid, str]] = dict,
     ) -> None:
         self._workers = workers
         self._held = held
         self._driver_edits = driver_edits
+        self._drained = drained
         self._changed = changed
         self._clock = clock
         self._rescan_interval_s = rescan_interval_s
@@ -96,7 +98,18 @@ class Discovery:
             now = found
             self.problem = ""
             self._backoff.reset()
-        if now is not None and now != before:
+        if now is not None:
+            self._become(now)
+
+    def drains_changed(self) -> None:
+        """`drained` says something else: told at once, not at the next look."""
+        if self.inventory is not None:
+            self._become(self.inventory)
+
+    def _become(self, found: Inventory) -> None:
+        before = self.inventory
+        now = replace(found, drained=self._of(found, self._drained()))
+        if now != before:
             _log_changes(before, now)
             self.inventory = now
             self._changed(now)
@@ -108,15 +121,8 @@ class Discovery:
         if before is None:
             return
         ill = self._of(before, self._health.unhealthy())
-        now = replace(
-            before,
-            unhealthy={**ill, **before.unhealthy},
-            warnings=self._of(before, self._health.warnings()),
-        )
-        if now != before:
-            _log_changes(before, now)
-            self.inventory = now
-            self._changed(now)
+        warnings = self._of(before, self._health.warnings())
+        self._become(replace(before, unhealthy={**ill, **before.unhealthy}, warnings=warnings))
 
     @staticmethod
     def _of(inventory: Inventory, texts: Mapping[GpuUuid, str]) -> dict[GpuUuid, str]:
@@ -251,6 +257,7 @@ def _log_changes(before: Inventory | None, now: Inventory) -> None:
         removed=sorted(old - new),
         unhealthy=dict(now.unhealthy),
         not_answering=now.machine.failures,
+        drained=dict(now.drained),
         foreign_mig_instances={uuid: len(instances) for uuid, instances in now.foreign.items()},
         driver_version=now.machine.driver_version,
     )

@@ -46,16 +46,18 @@ class Inventory:
     """The GPUs of the node at one moment.
 
     `machine` holds all that are published, `unhealthy` the cause for each of them that must not be used,
-    `warnings` what is wrong with those that work all the same, `nodes` the device nodes of each;
-    `control_nodes` and `driver_edits` are what every container with a GPU needs. `foreign` are MIG instances
-    that are not ours, `stuck` GPUs whose MIG mode could not be switched. `devices` (derived) are the offers
-    by name, `withheld` (derived) what `stuck` GPUs would offer after a switch: not offered to anybody new.
+    `warnings` what is wrong with those that work all the same, `drained` the words of the operator who wants
+    nobody new on them, `nodes` the device nodes of each; `control_nodes` and `driver_edits` are what every
+    container with a GPU needs. `foreign` are MIG instances that are not ours, `stuck` GPUs whose MIG mode
+    could not be switched. `devices` (derived) are the offers by name, `withheld` (derived) what `stuck` GPUs
+    would offer after a switch: not offered to anybody new.
     """
 
     machine: Machine
     unhealthy: Mapping[GpuUuid, str] = field(default_factory=dict)
     warnings: Mapping[GpuUuid, str] = field(default_factory=dict)
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]] = field(default_factory=dict)
+    drained: Mapping[GpuUuid, str] = field(default_factory=dict)
     control_nodes: tuple[DeviceNode, ...] = ()
     driver_edits: CdiEdits = field(default_factory=CdiEdits)
     policy: Policy = field(default_factory=Policy)

@@ -73,8 +73,10 @@ class NodeCollector(Collector):
         inventory = self._inventory()
         total = len(inventory.machine.gpus) if inventory else 0
         unhealthy = len(inventory.unhealthy) if inventory else 0
+        drained = len(inventory.drained.keys() - inventory.unhealthy.keys()) if inventory else 0
         failed = len(inventory.machine.failures.keys() - inventory.unhealthy.keys()) if inventory else 0
-        gpus.add_metric(["healthy"], total - unhealthy)
+        gpus.add_metric(["healthy"], total - unhealthy - drained)
         gpus.add_metric(["unhealthy"], unhealthy)
+        gpus.add_metric(["drained"], drained)
         gpus.add_metric(["not_answering"], failed)
         return gpus

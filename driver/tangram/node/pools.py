@@ -17,6 +17,7 @@ from tangram.kubeletplugin.slice_limits import (
 )
 from tangram.kubeletplugin.slices import Pool, Slice
 from tangram.model.devices import (
+    DRAINED_TAINT,
     Allocator,
     AttributeValue,
     PublishedDevice,
@@ -33,6 +34,8 @@ from tangram.node.inventory import Inventory
 
 _UNHEALTHY = {"key": f"{DRIVER_NAME}/unhealthy", "effect": "NoSchedule"}
 """For classes that do not ask whether a device is healthy; servers before 1.36 drop it."""
+_DRAINED = {"key": DRAINED_TAINT, "effect": "NoSchedule"}
+"""Tells a drained device, which is published as not healthy, from one that is not well."""
 Counters = Literal["none", "probed", "consumed"]
 """Counter sets of a node that kube-scheduler allocates: not published; published alone, to see whether the
 server keeps them; published, and consumed by the devices."""
@@ -61,15 +64,14 @@ def pools(
         inventory.machine,
         allocator=allocator,
         replicas=inventory.policy.replicas,
-        unhealthy=frozenset(inventory.unhealthy),
+        unhealthy=frozenset(inventory.unhealthy.keys() | inventory.drained.keys()),
         counters=consumed,
     )
     wire = list(map(wire_device, devices))
-    if allocator == "scheduler":
-        wire = [
-            device | {"taints": [_UNHEALTHY]} if offer.gpu.uuid in inventory.unhealthy else device
-            for offer, device in zip(offered, wire, strict=True)
-        ]
+    wire = [
+        device | {"taints": taints} if (taints := _taints(offer, inventory, allocator)) else device
+        for offer, device in zip(offered, wire, strict=True)
+    ]
     by_gpu = [
         [device for _, device in group]
         for _, group in groupby(zip(offered, wire, strict=True), key=lambda pair: pair[0].gpu.uuid)
@@ -83,6 +85,12 @@ def pools(
             for part in _parts(_counter_sets(inventory), MAXIMUM_COUNTER_SETS)
         ]
     return {pool_name(DRIVER_NAME, node_name): Pool(slices=tuple(slices))}
+
+
+def _taints(offer: Offer, inventory: Inventory, allocator: Allocator) -> list[dict[str, str]]:
+    ill = allocator == "scheduler" and offer.gpu.uuid in inventory.unhealthy
+    drained = offer.gpu.uuid in inventory.drained
+    return [taint for taint, holds in ((_UNHEALTHY, ill), (_DRAINED, drained)) if holds]
 
 
 def _safe_without_counters(offered: Iterable[Offer]) -> tuple[Offer, ...]:

@@ -7,7 +7,7 @@ field and cause.
 from collections.abc import Iterable, Mapping, Sequence
 
 from tangram import DRIVER_NAME
-from tangram.base.errors import ClaimNotPreparableError, HardwareError, InvalidObjectError
+from tangram.base.errors import ClaimNotPreparableError, HardwareError, InvalidObjectError, PrepareError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.offers import Offer
 from tangram.model.publishing import MEBIBYTE
@@ -97,8 +97,9 @@ def intent(
     shares: Mapping[str, WantedShare] | None = None,
     in_use: bool = False,
 ) -> HeldClaim:
-    """What preparing the claim would hold. Raises for a device that is not here, or is unhealthy and not
-    already `in_use`. `shares`: what the parameters of each request (as results name it) want of shared GPUs.
+    """What preparing the claim would hold. Raises for a device that is not here, or is unhealthy or drained
+    and not already `in_use`. `shares`: what the parameters of each request (as results name it) want of
+    shared GPUs.
     """
     label = claim_label(claim)
     devices: list[HeldDevice] = []
@@ -116,6 +117,12 @@ def intent(
             raise HardwareError(
                 f"{label}: GPU {gpu.uuid} ({result.device}) is unhealthy: {inventory.unhealthy[gpu.uuid]}",
                 next_step="mend or drain the node; delete the pod to place it elsewhere",
+            )
+        if gpu.uuid in inventory.drained and not (admin_access or in_use):
+            raise PrepareError(
+                f"{label}: GPU {gpu.uuid} ({result.device}) is {inventory.drained[gpu.uuid]}",
+                next_step="delete the pod to place it elsewhere, or give the GPU back on its node: tangram"
+                f" node drain-gpu --undo {gpu.uuid}",
             )
         wanted = (shares or {}).get(result.request, WantedShare())
         devices.append(

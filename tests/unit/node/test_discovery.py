@@ -1,7 +1,7 @@
 """Looking at the GPUs: never empty on error, never more lost than what failed."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Mapping
 
 import pytest
 from tests.unit.node.support import backend
@@ -13,6 +13,7 @@ from tangram.hardware.health import XidEvent
 from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.simulated import Hang, SimulatedBackend
 from tangram.hardware.workers import GPU_DEADLINE_S, SYSTEM_DEADLINE_S, Workers
+from tangram.model.gpu import GpuUuid
 from tangram.model.mig import MigPlacement
 from tangram.node.discovery import Discovery
 from tangram.node.held import HeldClaim, HeldDevice, MigStep
@@ -34,7 +35,7 @@ def holding(gpu: str, *steps: MigStep) -> HeldClaim:
 
 
 class Setup:
-    def __init__(self) -> None:
+    def __init__(self, drained: Callable[[], Mapping[GpuUuid, str]] = dict) -> None:
         self.clock = FakeClock()
         self.hardware: SimulatedBackend = backend()
         self.workers = Workers(self.hardware, clock=self.clock)
@@ -48,6 +49,7 @@ class Setup:
             changed=self.published.append,
             clock=self.clock,
             rescan_interval_s=30.0,
+            drained=drained,
         )
 
     def driver_edits(self) -> CdiEdits:

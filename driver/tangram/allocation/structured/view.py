@@ -20,6 +20,7 @@ from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
 from tangram.cel import CelDevice, Program, Reference, compiled
 from tangram.cel.work import COMPILING, REFUSING
+from tangram.model.devices import DRAINED_TAINT
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
 
@@ -176,7 +177,10 @@ def _not_ours(device: Device) -> Verdict | None:
         return None
     if own.get("allocator") == "scheduler":
         return Verdict(Code.ALLOCATOR, "is allocated by kube-scheduler")
-    return None if works(device) else Verdict(Code.UNHEALTHY, "unhealthy")
+    if works(device):
+        return None
+    drained = any(taint.key == DRAINED_TAINT for taint in device.wire.taints or ())
+    return Verdict(Code.UNHEALTHY, "drained" if drained else "unhealthy")
 
 
 def _ask(

@@ -17,7 +17,7 @@ from tests.unit.allocation.structured.world import slice_ as any_slice
 
 from tangram import DRIVER_NAME
 from tangram.allocation.structured import Code, Outcome, Policy, Score
-from tangram.model.devices import STANDARD_DOMAIN
+from tangram.model.devices import DRAINED_TAINT, STANDARD_DOMAIN
 from tangram.model.gpu import Machine
 
 Json = dict[str, Any]
@@ -171,6 +171,17 @@ def test_gpus_that_do_not_work_are_not_given() -> None:
         "request gpu: 4 devices wanted, of 8 devices 5 can be used, but there are no 2 linked sets of 2 "
         "among those: 2 unhealthy, 1 held by other claims"
     )
+
+
+def test_drained_gpus_are_told_from_those_that_do_not_work() -> None:
+    """By a taint, which a claim may tolerate and a server before 1.36 drops: neither gives the GPU away."""
+    published = fleet.slices("n", BRIDGED, unhealthy=(0, 3))
+    drained = published[3]["spec"]["devices"][0]
+    drained["taints"] = [{"key": DRAINED_TAINT, "effect": "NoSchedule", "timeAdded": "2026-11-30T05:00:00Z"}]
+    item = fleet.claim("c", count=7)
+    item["spec"]["devices"]["requests"][0]["exactly"]["tolerations"] = [{"operator": "Exists"}]
+    outcome = solve(published, [item], classes=[fleet.device_class()], policy=Policy.TANGRAM)
+    assert outcome.reasons.summary.endswith(": 1 drained, 1 unhealthy"), outcome.reasons.summary
 
 
 # --- linked sets ---
