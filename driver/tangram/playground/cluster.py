@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import tempfile
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -194,7 +193,7 @@ async def running_cluster(machines: Sequence[str]) -> AsyncIterator[Cluster]:
     `machines` as of `parse_machines`. TangramError if a part of it fails, also while the body runs.
     """
     clock = SystemClock()
-    with Guard(Path(_temporary_directory())) as guard:
+    with Guard(Path(temporary_directory())) as guard:
         async with FakeApiServer(clock=clock) as server:
             cluster = Cluster(machines, guard=guard, server=server, clock=clock)
             started = asyncio.Event()
@@ -235,6 +234,9 @@ def _node(name: str) -> Object:
     }
 
 
-def _temporary_directory() -> str:
-    usual = tempfile.gettempdir()
-    return usual if len(usual) <= _LONGEST_TEMPORARY_DIRECTORY else "/tmp"
+def temporary_directory() -> str:
+    """TMPDIR, or /tmp where there is none, one that cannot be written, or one too long for sockets in it."""
+    # Not tempfile.gettempdir(), which tries by writing a file: if killed then, it leaves that.
+    usual = os.environ.get("TMPDIR", "")
+    fits = len(usual) <= _LONGEST_TEMPORARY_DIRECTORY and os.path.isabs(usual)
+    return usual if fits and os.path.isdir(usual) and os.access(usual, os.W_OK | os.X_OK) else "/tmp"
