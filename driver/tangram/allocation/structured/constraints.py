@@ -116,6 +116,11 @@ class MatchAttribute(_Constraint):
         both = common.values & value.values
         return common._replace(values=both) if both else None
 
+    def bound_by(self, device: Device) -> Attribute | None:
+        """What others would have to agree with once the device is taken; None if it cannot be."""
+        value, common = self.value(device), self.common
+        return value if value is None or common is None else self._shared(common, value)
+
     def agrees(self, device: Device, common: Attribute | None) -> bool:
         """True if the device has the attribute, and could be added after devices with `common`."""
         value = self.value(device)

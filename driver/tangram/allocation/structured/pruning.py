@@ -22,14 +22,19 @@ from tangram.allocation.structured.view import View
 
 def safe(requests: Sequence[Request], taker: Taker) -> bool:
     """True if no branch of the search can end in an error, and what is put back leaves no trace."""
+    if any(place.device is None for place in taker.view.places) or not traceless(taker):
+        return False
+    return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
+
+
+def traceless(taker: Taker) -> bool:
+    """True if what is put back leaves no trace: then a branch that holds no solution need not be walked."""
     features = taker.view.features
-    if features.has(Fault.REJECTION_LEAKS) or any(place.device is None for place in taker.view.places):
+    if features.has(Fault.REJECTION_LEAKS):
         return False
     if features.has(Fault.COUNTERS_BY_POOL_NAME) and _mixes_accounts(taker.view):
         return False
-    if any(_leaves_traces(c, features) for mine in taker.constraints for c in mine):
-        return False
-    return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
+    return not any(_leaves_traces(c, features) for mine in taker.constraints for c in mine)
 
 
 def _mixes_accounts(view: View) -> bool:

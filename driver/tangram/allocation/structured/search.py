@@ -10,10 +10,11 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple
 
+from tangram.allocation.structured.agreement import Agreement, agreement
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.features import Fault
 from tangram.allocation.structured.outcome import Exhausted
-from tangram.allocation.structured.pruning import Pruning
+from tangram.allocation.structured.pruning import Pruning, traceless
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
 
 _ANY_NUMBER = 1 << 62
@@ -60,6 +61,7 @@ class _Frame:
     """A choice that can be made differently: a device of a slot, or the subrequest of a request."""
 
     __slots__ = (
+        "agreement",
         "alternative",
         "candidates",
         "holds",
@@ -80,6 +82,7 @@ class _Frame:
         self.only_too_many = True
         self.solutions = 0
         self.candidates: Iterator[int] = iter(())
+        self.agreement: Agreement | None = None
         self.tried: set[Hashable] = set()
 
 
@@ -104,6 +107,7 @@ class Search:
         self._order = order
         self._ranks = {position: rank for rank, position in enumerate(order)}
         self._permutes = features.permutes
+        self._looks_ahead = not self._permutes and traceless(taker)
         self._loses_subrequest = features.has(Fault.ALL_LOSES_SUBREQUEST)
         self._budget = budget
         self._stack: list[_Frame] = []
@@ -164,6 +168,8 @@ class Search:
             frame.candidates = iter((item.positions[step.slot],))
         elif self._pruning is None:
             frame.candidates = iter(self._order[step.start :] if step.start else self._order)
+            if self._looks_ahead and not step.slot:
+                frame.agreement = agreement(item, self._taker, self._order)
         else:
             needed = item.count - step.slot
             frame.candidates = self._pruning.candidates(item, self._taker, step.start, needed)
@@ -185,6 +191,8 @@ class Search:
                 if kind in frame.tried:
                     continue
                 frame.tried.add(kind)
+            if frame.agreement and not frame.agreement.possible(position, self._ranks[position]):
+                continue
             if taker.take(item, position, frame.slot) is None:
                 self.steps += 2
                 if not self._promising(frame, item, position):

@@ -178,6 +178,16 @@ def test_soon_found_or_refuted(slices: list[Json], claims: list[Json], fits: boo
     assert outcome.steps < FEW_STEPS
 
 
+def test_groups_that_are_too_small_are_passed_over() -> None:
+    """Upstream tries every set of their devices; first fit finds the same devices at once."""
+    wanted = claim(request(count=4), constraints=[match("group")])
+    of_three = [device(f"a{i}", attributes={"group": i // 3}) for i in range(30)]
+    of_four = [device(f"b{i}", attributes={"group": 10 + i // 4}) for i in range(8)]
+    outcome = solve([slice_(*of_three, *of_four)], [wanted], policy=Policy.FIRST_FIT)
+    assert devices(outcome) == [["b0", "b1", "b2", "b3"]]
+    assert outcome.steps < 60
+
+
 @both
 def test_a_search_ends_with_its_budget_and_says_so(policy: Policy) -> None:
     """A hard puzzle: 3-partition by counters, which no counting refutes."""
