@@ -56,6 +56,8 @@ def cel_device(device: Mapping[str, Any], driver: str = DRIVER) -> CelDevice:
         ((kind, value),) = attribute.items()
         if kind == "version":
             value = SemVer(value)
+        elif kind == "versions":
+            value = [*map(SemVer, value)]
         attributes.setdefault(domain or driver, {})[id_] = tuple(value) if isinstance(value, list) else value
     capacity: dict[str, dict[str, Any]] = {}
     for name, entry in device["capacity"].items():

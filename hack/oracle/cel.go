@@ -21,6 +21,8 @@ type celQuestion struct {
 	// ConsumableCapacity and ListTypeAttributes are the feature gates; the second does not exist in v0.34.
 	ConsumableCapacity bool `json:"consumableCapacity"`
 	ListTypeAttributes bool `json:"listTypeAttributes"`
+	// Derived: the expressions are those of derived attributes, not selectors (from v0.37 on).
+	Derived bool `json:"derived"`
 	// Repeat evaluations of each expression, for Nanoseconds; 1 if absent.
 	Repeat int `json:"repeat"`
 }
@@ -34,6 +36,8 @@ type celAnswer struct {
 	Kind  string `json:"kind"`
 	Value bool   `json:"value"`
 	Error string `json:"error,omitempty"`
+	// Attribute is the value of a derived attribute.
+	Attribute *resourceapi.DeviceAttribute `json:"attribute,omitempty"`
 	// EstimatedCost is the upper bound known before evaluation, Cost what the evaluation did cost.
 	EstimatedCost uint64 `json:"estimatedCost"`
 	Cost          uint64 `json:"cost"`
@@ -61,7 +65,11 @@ func answerCEL(message json.RawMessage) any {
 	}
 	answers := make([]celAnswer, len(question.Expressions))
 	for i, expression := range question.Expressions {
-		answers[i] = evaluateCEL(expression, features, device, max(question.Repeat, 1))
+		if question.Derived {
+			answers[i] = deriveCEL(expression, features, device)
+		} else {
+			answers[i] = evaluateCEL(expression, features, device, max(question.Repeat, 1))
+		}
 	}
 	return celAnswers{answers}
 }
@@ -92,4 +100,41 @@ func evaluateCEL(expression string, features cel.Features, device cel.Device, re
 		answer.Kind, answer.Error = "error", err.Error()
 	}
 	return answer
+}
+
+// deriveCEL goes by the names of what only newer versions have.
+func deriveCEL(expression string, features cel.Features, device cel.Device) (answer celAnswer) {
+	defer func() {
+		if cause := recover(); cause != nil {
+			answer.Kind, answer.Error = "panic", fmt.Sprint(cause)
+		}
+	}()
+	var options cel.Options
+	reflect.ValueOf(&options).Elem().FieldByName("DerivedAttribute").SetBool(true)
+	program := cel.GetCompiler(features).CompileCELExpression(expression, options)
+	answer.EstimatedCost = program.MaxCost
+	if program.Error != nil {
+		answer.Kind, answer.Error = "invalid", program.Error.Detail
+		return answer
+	}
+	arguments := []reflect.Value{reflect.ValueOf(context.Background()), reflect.ValueOf(device)}
+	results := reflect.ValueOf(program).MethodByName("EvaluateDerivedAttribute").Call(arguments)
+	answer.Attribute, _ = results[0].Interface().(*resourceapi.DeviceAttribute)
+	answer.Cost = actualCost(results[1])
+	answer.Kind = "value"
+	if err, failed := results[2].Interface().(error); failed {
+		answer.Kind, answer.Error = "error", err.Error()
+	}
+	return answer
+}
+
+// actualCost of *EvalDetails, which is nil where nothing was evaluated.
+func actualCost(details reflect.Value) uint64 {
+	if details.IsNil() {
+		return 0
+	}
+	if cost, known := details.MethodByName("ActualCost").Call(nil)[0].Interface().(*uint64); known && cost != nil {
+		return *cost
+	}
+	return 0
 }

@@ -5,6 +5,7 @@ variable `device`, an unknown domain is an empty map, an unknown id an error, `h
 is in docs/differences.md.
 """
 
+from tangram.cel.derived import Derivation, derivation
 from tangram.cel.device import CelDevice, by_domain
 from tangram.cel.environment import Environment
 from tangram.cel.program import Program, compile_expression, compiled, validate_expression
@@ -12,11 +13,13 @@ from tangram.cel.references import Reference
 
 __all__ = [
     "CelDevice",
+    "Derivation",
     "Environment",
     "Program",
     "Reference",
     "by_domain",
     "compile_expression",
     "compiled",
+    "derivation",
     "validate_expression",
 ]

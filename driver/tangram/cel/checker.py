@@ -88,13 +88,16 @@ class Checked:
     global_calls: frozenset[Node]
 
 
-def check(tree: Node, text: str, declarations: Declarations, results: Iterable[Type]) -> Checked:
-    """Raises CelCompileError unless the tree is well typed and of one of the types in `results`."""
+def check(
+    tree: Node, text: str, declarations: Declarations, results: Iterable[Type], *, wanted: str
+) -> Checked:
+    """Raises CelCompileError unless the tree is well typed and of one of the types in `results`; `wanted` are
+    these in words."""
     checker = _Checker(text, declarations)
     checker.visit(tree, declarations.variables)
     types = {node: substitute(kind, checker.bindings, rest=True) for node, kind in checker.types.items()}
     if types[tree] not in results:
-        raise checker.error(tree, f"the expression must evaluate to bool, not {types[tree]}")
+        raise checker.error(tree, f"the expression must evaluate to {wanted}, not {types[tree]}")
     return Checked(tree, types, checker.calls, checker.types_used, frozenset(checker.global_calls))
 
 

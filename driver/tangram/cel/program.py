@@ -1,12 +1,14 @@
 """Compiled expressions, and the cache of them."""
 
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from tangram.base.errors import CelBudgetError, CelCompileError, CelRuntimeError
-from tangram.cel.checker import check
+from tangram.cel.ast import Node
+from tangram.cel.checker import Checked, check
 from tangram.cel.device import CelDevice
 from tangram.cel.environment import LATEST, SIZES, Environment
 from tangram.cel.estimate import CostEstimator, Sizes
@@ -15,6 +17,7 @@ from tangram.cel.literals import validate
 from tangram.cel.parser import parse
 from tangram.cel.planner import Planner
 from tangram.cel.references import Reference, references
+from tangram.cel.types import Type
 from tangram.cel.values import ABSENT, MAXIMUM_COST, MAXIMUM_WORK, OptionalValue, Value, too_dear, type_name
 from tangram.model.semver import SemVer
 
@@ -27,20 +30,34 @@ _REMEMBERED_NODES = 100_000
 """Nodes of the programs that are kept, of which each takes less than 1 KB."""
 
 
-class Answer(NamedTuple):
-    """What a selector says of a device, or its error; `cost` in CEL's units, `work` in ours."""
+T = TypeVar("T")
 
-    result: bool | CelRuntimeError
+
+class Answer(NamedTuple, Generic[T]):
+    """What an expression says of a device, or its error; `cost` in CEL's units, `work` in ours."""
+
+    result: T | CelRuntimeError
     cost: int
     work: int
 
 
-class Program:
-    """A selector, ready to be evaluated on any number of devices.
+class Expression(ABC, Generic[T]):
+    """An expression about a device, ready to be evaluated on any number of them; what for, subclasses say.
 
     `size`: nodes of its tree; `parts`: `references()` in order. Raises CelCompileError with line, column and
     cause for what `environment` does not accept.
     """
+
+    wanted: str
+    """What it must evaluate to, in words."""
+
+    @abstractmethod
+    def results(self) -> tuple[Type, ...]:
+        """The static types that it may have."""
+
+    @abstractmethod
+    def converted(self, value: Value) -> T | CelRuntimeError:
+        """What a value that it evaluates to stands for, or why for nothing."""
 
     def __init__(self, text: str, environment: Environment | None = None) -> None:
         self.text = text
@@ -48,7 +65,7 @@ class Program:
         tree = parse(text, quoted_fields=self.environment.quoted_fields)
         # What is read is decided before the check, which rewrites nothing.
         self._references = references(tree)
-        checked = check(tree, text, self.environment.declarations, self.environment.results)
+        checked = self._checked(tree)
         validate(checked, text)
         planner = Planner(checked, text, old_optionals=self.environment.old_optionals)
         self._run = planner.plan()
@@ -57,17 +74,19 @@ class Program:
         self.size = planner.nodes
         self.parts = tuple(sorted(self._references, key=str))
         self._readers = tuple(map(_reader, self.parts))
-        self._answers: dict[Hashable, Answer] = {}
+        self._answers: dict[Hashable, Answer[T]] = {}
+
+    def _checked(self, tree: Node) -> Checked:
+        return check(tree, self.text, self.environment.declarations, self.results(), wanted=self.wanted)
 
     @cached_property
     def estimated_cost(self) -> int:
         """What one evaluation may cost at most, as the API server estimates it when it validates objects."""
         tree = parse(self.text, quoted_fields=self.environment.quoted_fields)
-        checked = check(tree, self.text, self.environment.declarations, self.environment.results)
-        return CostEstimator(Sizes(SIZES), checked).cost(tree).high
+        return CostEstimator(Sizes(SIZES), self._checked(tree)).cost(tree).high
 
-    def evaluate(self, device: CelDevice) -> bool:
-        """True if the selector holds for the device.
+    def evaluate(self, device: CelDevice) -> T:
+        """What it says of the device: of a selector, whether it holds.
 
         Raises CelRuntimeError where CEL has an error, such as a missing attribute; upstream, that aborts the
         allocation of the pod on all nodes.
@@ -77,9 +96,9 @@ class Program:
             raise result
         return result
 
-    def answer(self, device: CelDevice) -> tuple[Hashable, Answer]:
-        """The answer for a device, remembered for all that are equal in what the selector reads of them; and
-        these parts, which tell such devices apart from others.
+    def answer(self, device: CelDevice) -> tuple[Hashable, Answer[T]]:
+        """The answer for a device, remembered for all that are equal in what is read of them; and these parts,
+        which tell such devices apart from others.
         """
         parts = tuple([read(device) for read in self._readers])
         known = self._answers.get(parts)
@@ -88,6 +107,42 @@ class Program:
                 self._answers.clear()
             known = self._answers[parts] = self._evaluate(device)
         return parts, known
+
+    def _evaluate(self, device: CelDevice) -> Answer[T]:
+        evaluation = Evaluation(device, slots=self._slots, work=self._work)
+        result: T | CelRuntimeError
+        try:
+            result = self.converted(self._run(evaluation))
+        except CelRuntimeError as error:
+            # Without its traceback: that would keep the whole evaluation in memory.
+            result = error.with_traceback(None)
+        if evaluation.cost > BUDGET or evaluation.work > MAXIMUM_WORK:
+            result = too_dear()
+        cost = BUDGET if isinstance(result, CelBudgetError) else min(evaluation.cost, BUDGET)
+        return Answer(result, cost, evaluation.work)
+
+    def references(self) -> frozenset[Reference]:
+        """The parts of a device that the result depends on: equal parts, equal result."""
+        return self._references
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.text!r})"
+
+
+class Program(Expression[bool]):
+    """A selector."""
+
+    wanted = "bool"
+
+    def results(self) -> tuple[Type, ...]:
+        return self.environment.results
+
+    def converted(self, value: Value) -> bool | CelRuntimeError:
+        if value is True or value is False:
+            return bool(value)
+        if type(value) is OptionalValue and value is not ABSENT and type(value.value) is bool:
+            return bool(value.value)
+        return CelRuntimeError(f"the expression evaluates to {type_name(value)}, not bool")
 
     def mask(self, devices: "list[CelDevice] | tuple[CelDevice, ...]") -> int:
         """Bit i is set if the selector holds for device i. Raises the error of the first it fails on."""
@@ -98,33 +153,6 @@ class Program:
                 raise result.with_traceback(None)
             mask |= result << index
         return mask
-
-    def _evaluate(self, device: CelDevice) -> Answer:
-        evaluation = Evaluation(device, slots=self._slots, work=self._work)
-        try:
-            result = self._run(evaluation)
-        except CelRuntimeError as error:
-            # Without its traceback: that would keep the whole evaluation in memory.
-            result = error.with_traceback(None)
-        if evaluation.cost > BUDGET or evaluation.work > MAXIMUM_WORK:
-            result = too_dear()
-        if result is not True and result is not False and not isinstance(result, CelRuntimeError):
-            result = _as_bool(result)
-        cost = BUDGET if isinstance(result, CelBudgetError) else min(evaluation.cost, BUDGET)
-        return Answer(result, cost, evaluation.work)
-
-    def references(self) -> frozenset[Reference]:
-        """The parts of a device that the result depends on: equal parts, equal result."""
-        return self._references
-
-    def __repr__(self) -> str:
-        return f"Program({self.text!r})"
-
-
-def _as_bool(result: Value) -> bool | CelRuntimeError:
-    if type(result) is OptionalValue and result is not ABSENT and type(result.value) is bool:
-        return bool(result.value)
-    return CelRuntimeError(f"the expression evaluates to {type_name(result)}, not bool")
 
 
 def _reader(part: Reference) -> Callable[[CelDevice], Hashable]:
@@ -159,23 +187,27 @@ def _frozen(value: object) -> Hashable:
     return (type(value), value)
 
 
-class Programs:
-    """The programs used last, as many as have so many nodes together, and what is wrong with texts that are
-    none.
+E = TypeVar("E", bound=Expression[Any])
+
+
+class Programs(Generic[E]):
+    """The expressions used last, as many as have so many nodes together, and what is wrong with texts that
+    are none. `make` raises CelCompileError.
     """
 
-    def __init__(self, *, nodes: int) -> None:
+    def __init__(self, make: Callable[[str, Environment | None], E], *, nodes: int) -> None:
+        self._make = make
         self._nodes_left = nodes
-        self._known: OrderedDict[tuple[str, Environment | None], Program | CelCompileError] = OrderedDict()
+        self._known: OrderedDict[tuple[str, Environment | None], E | CelCompileError] = OrderedDict()
 
-    def get(self, text: str, environment: Environment | None) -> Program | CelCompileError:
+    def get(self, text: str, environment: Environment | None) -> E | CelCompileError:
         key = (text, environment)
-        found = self._known.get(key)
-        if found is not None:
+        known = self._known.get(key)
+        if known is not None:
             self._known.move_to_end(key)
-            return found
+            return known
         try:
-            found = Program(text, environment)
+            found: E | CelCompileError = self._make(text, environment)
         except CelCompileError as error:
             found = error.with_traceback(None)
         self._known[key] = found
@@ -186,11 +218,11 @@ class Programs:
         return found
 
 
-def _size(text: str, found: Program | CelCompileError) -> int:
-    return 8 + (found.size if isinstance(found, Program) else len(text) // 100)
+def _size(text: str, found: Expression[Any] | CelCompileError) -> int:
+    return 8 + (found.size if isinstance(found, Expression) else len(text) // 100)
 
 
-_programs = Programs(nodes=_REMEMBERED_NODES)
+_programs = Programs(Program, nodes=_REMEMBERED_NODES)
 
 
 def compiled(text: str, environment: Environment | None = None) -> Program | CelCompileError:

@@ -133,7 +133,7 @@ def test_work_does_not_depend_on_what_is_remembered() -> None:
 
 
 def test_programs_are_forgotten_before_they_fill_the_memory() -> None:
-    programs = Programs(nodes=300)
+    programs = Programs(Program, nodes=300)
     texts = [f"{ones(20)}.size() == {i}" for i in range(20)]
     many = [programs.get(text, None) for text in texts]
     assert all(isinstance(program, Program) for program in many)
