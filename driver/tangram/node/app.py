@@ -33,6 +33,7 @@ from tangram.node.cdifile import CdiFiles, driver_edits_of
 from tangram.node.discovery import Discovery
 from tangram.node.drains import DIRECTORY, DrainStore, DrainWatch
 from tangram.node.driver import NodeDriver
+from tangram.node.gpunotes import GpuNotes
 from tangram.node.healthstream import HealthStream
 from tangram.node.held import Damage, HeldClaim
 from tangram.node.heldstore import HeldStore
@@ -114,10 +115,13 @@ class NodePlugin:
         self._store = HeldStore(directory / "claims")
         self._locks = Locks(directory / "locks", clock=clock)
         self._cdi = CdiFiles(Path(settings.cdi_root))
+        boot_id = boot_id or _BOOT_ID.read_text().strip()
+        self._notes = GpuNotes(directory / "gpus", boot_id=boot_id)
         self._workers = Workers(backend, clock=clock)
         self._discovery = Discovery(
             workers=self._workers,
             held=self._held_claims,
+            owed=self._notes.instances,
             driver_edits=driver_edits_of(
                 backend.name,
                 driver_root=Path(settings.driver_root),
@@ -149,7 +153,6 @@ class NodePlugin:
         self._reporter = Reporter(
             client=client, events=self._events, clock=clock, node_name=settings.node_name
         )
-        boot_id = boot_id or _BOOT_ID.read_text().strip()
         mps = MpsDirectory(
             mps_root(settings.kubelet_dir),
             clock=clock,
@@ -169,6 +172,7 @@ class NodePlugin:
                 mps=MpsClients(mps),
                 clock=clock,
                 boot_id=boot_id,
+                notes=self._notes,
                 rescan=self._discovery.look,
                 veto=self._discovery.veto,
                 inventory=self._inventory,
@@ -233,6 +237,7 @@ class NodePlugin:
         """Until cancelled; then stops within `shutdown_grace_s`."""
         await asyncio.to_thread(self._store.create)
         await asyncio.to_thread(self._locks.create)
+        await asyncio.to_thread(self._notes.create)
         await self._drains.look()
         collector = NodeCollector(
             node_name=self._settings.node_name, store=self._store, inventory=self._inventory

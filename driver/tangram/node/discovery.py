@@ -19,7 +19,7 @@ from tangram.hardware.workers import Workers
 from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.mig import GpuInstance
 from tangram.node.health import HealthBook
-from tangram.node.held import HeldClaim
+from tangram.node.held import HeldClaim, MigStep
 from tangram.node.inventory import Inventory, Policy, merge, without_driver
 from tangram.node.metrics import DISCOVERY_FAILURES
 from tangram.node.steps.mig import foreign_instances
@@ -33,8 +33,9 @@ _LONGEST_VETO_S = 3600.0
 class Discovery:
     """The inventory of this node, kept.
 
-    `held` (blocking) gives what claims hold, `driver_edits` (blocking) what containers get of the GPU
-    driver, `drained` which GPUs are drained, in words; `changed` is called with each new inventory.
+    `held` (blocking) gives what claims hold, `owed` (blocking) the MIG instances that ended ones have left,
+    `driver_edits` (blocking) what containers get of the GPU driver, `drained` which GPUs are drained, in
+    words; `changed` is called with each new inventory.
     """
 
     def __init__(
@@ -48,9 +49,11 @@ class Discovery:
         rescan_interval_s: float,
         policy: Policy | None = None,
         drained: Callable[[], Mapping[GpuUuid, str]] = dict,
+        owed: Callable[[], Collection[MigStep]] = tuple,
     ) -> None:
         self._workers = workers
         self._held = held
+        self._owed = owed
         self._driver_edits = driver_edits
         self._drained = drained
         self._changed = changed
@@ -153,7 +156,7 @@ class Discovery:
             await self._clock.sleep(self._backoff.next_s() if self.problem else self._rescan_interval_s)
 
     async def _look(self, before: Inventory | None) -> Inventory:
-        claims = await asyncio.to_thread(self._held)
+        claims, owed = await asyncio.to_thread(lambda: (self._held(), self._owed()))
         held = frozenset(uuid for claim in claims for uuid in claim.gpus)
         try:
             await self._workers.open()
@@ -166,7 +169,7 @@ class Discovery:
             if not failing:
                 raise HardwareError(error.cause, next_step=error.next_step) from error
             return replace(before, unhealthy={**self._of(before, self._health.unhealthy()), **failing})
-        foreign, silent = await self._foreign(machine, claims)
+        foreign, silent = await self._foreign(machine, claims, owed)
         inventory = merge(before, machine, held=held, policy=self._policy, foreign=foreign)
         nodes, failing = await self._device_nodes(machine)
         control_nodes = await self._workers.control_nodes()
@@ -203,18 +206,19 @@ class Discovery:
         return {uuid: cause for uuid, cause in answers if cause}
 
     async def _foreign(
-        self, machine: Machine, claims: Collection[HeldClaim]
+        self, machine: Machine, claims: Collection[HeldClaim], owed: Collection[MigStep]
     ) -> tuple[dict[GpuUuid, tuple[GpuInstance, ...]], dict[GpuUuid, str]]:
         """The MIG instances that no claim has made, by GPU, and the GPUs that do not tell, with the cause.
 
-        `claims` are those before the look: what one of them, or one that came meanwhile, has made is not
-        foreign.
+        `claims` are those before the look, `owed` the instances that ended ones had left: what one of them,
+        or one that came meanwhile, has made is not foreign.
         """
         gpus = [gpu for gpu in machine.gpus if gpu.mig_mode == "enabled"]
         answers = await asyncio.gather(
             *(self._workers.gpu_instances(gpu.uuid) for gpu in gpus), return_exceptions=True
         )
         known = [*claims, *await asyncio.to_thread(self._held)] if gpus else []
+        left = [*owed, *await asyncio.to_thread(self._owed)] if gpus else []
         foreign: dict[GpuUuid, tuple[GpuInstance, ...]] = {}
         failing: dict[GpuUuid, str] = {}
         for gpu, answer in zip(gpus, answers, strict=True):
@@ -222,7 +226,7 @@ class Discovery:
                 failing[gpu.uuid] = answer.cause
             elif isinstance(answer, BaseException):
                 raise answer
-            elif found := foreign_instances(answer, uuid=gpu.uuid, claims=known):
+            elif found := foreign_instances(answer, uuid=gpu.uuid, claims=known, owed=left):
                 foreign[gpu.uuid] = found
         return foreign, failing
 
@@ -256,8 +260,8 @@ def _log_changes(before: Inventory | None, now: Inventory) -> None:
         added=sorted(new - old),
         removed=sorted(old - new),
         unhealthy=dict(now.unhealthy),
-        not_answering=now.machine.failures,
         drained=dict(now.drained),
+        not_answering=now.machine.failures,
         foreign_mig_instances={uuid: len(instances) for uuid, instances in now.foreign.items()},
         driver_version=now.machine.driver_version,
     )

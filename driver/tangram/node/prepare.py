@@ -6,10 +6,11 @@ no lock is freed under a running step.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from tangram.base.errors import DriverUnavailableError, StateError
+from tangram.base.errors import DriverUnavailableError, GpuLostError, StateError
 from tangram.base.logs import get_logger
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.gpu import GpuUuid
@@ -54,6 +55,7 @@ class Preparer:
         self._locks = locks
         self._inventory = hardware.inventory
         self._mps = hardware.mps
+        self._notes = hardware.notes
         self._set_aside = set_aside
         self._transaction = Transaction(store=store, cdi=cdi, hardware=hardware, policy=policy, warn=warn)
         self._running: set[asyncio.Task[Any]] = set()
@@ -93,6 +95,15 @@ class Preparer:
         known = {*contents.claims, *contents.damaged, *await asyncio.to_thread(self._cdi.uids)}
         strays = await asyncio.to_thread(self._mps.stray, known)
         return [uid for gpu, uid in strays if await self._to_the_end(self._expel(gpu, uid))]
+
+    async def indebted(self) -> list[GpuUuid]:
+        """GPUs to which something is owed (`tangram.node.gpunotes`). Raises StateError."""
+        return await asyncio.to_thread(self._notes.gpus)
+
+    async def settle_gpu(self, gpu: GpuUuid) -> None:
+        """Does what is owed to a GPU and nobody needs any more; nothing while it is lost. Raises
+        HardwareError, StateError."""
+        await self._to_the_end(self._settle_gpu(gpu))
 
     async def vanished(self, held: HeldClaim) -> list[str]:
         """Devices of a prepared claim whose MIG instances somebody has destroyed. Raises HardwareError."""
@@ -205,6 +216,22 @@ class Preparer:
                 async with self._locks.gpus(held.gpus):
                     await self._transaction.undo(held)
                 _log.info("half_done_claim_undone", claim=held.label, phase=held.phase)
+
+    async def _settle_gpu(self, gpu: GpuUuid) -> None:
+        async with self._locks.gpus([gpu]):
+            used = await asyncio.to_thread(self._may_be_used, gpu)
+            with contextlib.suppress(GpuLostError, DriverUnavailableError):  # owed still, and told elsewhere
+                await self._transaction.settle(gpu, used=used)
+
+    def _may_be_used(self, gpu: GpuUuid) -> bool:
+        """Whether a claim holds the GPU, or one may whose held file was lost or cannot be read."""
+        contents = self._store.load()
+        orphans = self._cdi.uids() - contents.claims.keys()
+        return bool(
+            contents.damaged
+            or any(gpu in held.gpus for held in contents.claims.values())
+            or any(gpu in self._cdi.gpus(uid, self._inventory()) for uid in orphans)
+        )
 
     async def _restore(self, uid: str) -> None:
         async with self._locks.claim(uid):

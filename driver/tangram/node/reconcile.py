@@ -112,12 +112,18 @@ class Reconciler:
             *(self._guarded(uid, self._preparer.restore(uid)) for uid in sorted(whole)),
         )
         await self._guarded("", self._strays())
+        await self._guarded("", self._debts())
 
     async def _strays(self) -> None:
         """Members of MPS daemons whose held file is gone."""
         for uid in await self._preparer.expel_strays():
             RECONCILE_ACTIONS.labels("mps_member_removed").inc()
             _log.warning("stray_mps_member_removed", uid=uid)
+
+    async def _debts(self) -> None:
+        """What GPUs were left with when their claims ended, or lost their files."""
+        gpus = await self._preparer.indebted()
+        await asyncio.gather(*(self._guarded(gpu, self._preparer.settle_gpu(gpu)) for gpu in gpus))
 
     async def claims(self) -> None:
         """Compares what is here with the claims."""

@@ -25,6 +25,7 @@ from tangram.hardware.cdi import cdi_device_id
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import Gpu, GpuUuid
 from tangram.node.cdifile import CdiFiles, Extra
+from tangram.node.gpunotes import GpuNotes
 from tangram.node.held import (
     CdiStep,
     ComputeModeStep,
@@ -60,6 +61,7 @@ class Hardware:
     mps: MpsClients
     clock: Clock
     boot_id: str
+    notes: GpuNotes
     rescan: Callable[[], Awaitable[None]]
     veto: Callable[[GpuUuid], None]
     inventory: Callable[[], Inventory | None]
@@ -77,8 +79,9 @@ class Transaction:
         self._workers = hardware.workers
         self._policy = policy
         self._warn = warn
-        self.mig = MigInstances(hardware.workers, clock=hardware.clock, boot_id=hardware.boot_id)
-        self._compute = ComputeModes(hardware.workers, store, boot_id=hardware.boot_id)
+        boot_id, notes = hardware.boot_id, hardware.notes
+        self.mig = MigInstances(hardware.workers, notes, clock=hardware.clock, boot_id=boot_id)
+        self._compute = ComputeModes(hardware.workers, store, notes, boot_id=boot_id)
 
     def is_files_alone(self, held: HeldClaim) -> bool:
         """Whether making the claim takes no call of the driver, nor of a daemon."""
@@ -199,6 +202,14 @@ class Transaction:
                 steps += [MpsStep(uuid=device.uuid)] if mps else []
         held = msgspec.structs.replace(held, undo=(*steps, *held.undo))
         return await asyncio.to_thread(self.commit, held, inventory, await self.extras(held, inventory))
+
+    async def settle(self, gpu: GpuUuid, *, used: bool) -> None:
+        """Does what is still owed to a GPU; its compute mode stays while it is `used`. Raises HardwareError,
+        StateError."""
+        await self.mig.settle(gpu)
+        if not used:
+            await self._hardware.mps.ended(gpu)
+            await self._compute.settle(gpu)
 
     async def release(self, held: HeldClaim) -> None:
         """Undoes a claim that ended. Raises HardwareError, StateError; then a later call goes on with it."""

@@ -165,6 +165,10 @@ def assert_consistent(
     current = [held for held in claims if held.boot_id == node.boot_id]
     assert {held.uid for held in current} <= node.cdi.uids() <= {held.uid for held in claims}, label
     assert hardware_of(node) == expected_hardware(node, claims, foreign=foreign), label
+    # What is owed of compute modes is owed by claims that hold, of instances nothing.
+    modes = {step.uuid for held in current for step in held.undo if isinstance(step, ComputeModeStep)}
+    assert {gpu for gpu in node.notes.gpus() if not node.notes.read(gpu).is_empty} == modes, label
+    assert node.notes.instances() == (), label
     return claims
 
 

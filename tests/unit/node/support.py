@@ -27,7 +27,8 @@ from tangram.kube.resources import NODES, RESOURCE_CLAIMS, Resource
 from tangram.model.gpu import GpuUuid
 from tangram.model.mig import GpuInstance
 from tangram.node.cdifile import CdiFiles
-from tangram.node.held import Damage, HeldClaim
+from tangram.node.gpunotes import GpuNotes
+from tangram.node.held import Damage, HeldClaim, MigStep
 from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory, Policy, merge
 from tangram.node.locks import Locks
@@ -103,6 +104,7 @@ def inventory_of(
     before: Inventory | None = None,
     policy: Policy | None = None,
     claims: Sequence[HeldClaim] = (),
+    owed: Sequence[MigStep] = (),
 ) -> Inventory:
     """A look at the hardware, without threads."""
     machine = hardware.discover()
@@ -112,7 +114,7 @@ def inventory_of(
             continue  # the plugin asks in a thread, and gives up
         with contextlib.suppress(HardwareError):
             instances = hardware.gpu_instances(gpu.uuid)
-            if found := foreign_instances(instances, uuid=gpu.uuid, claims=claims):
+            if found := foreign_instances(instances, uuid=gpu.uuid, claims=claims, owed=owed):
                 foreign[gpu.uuid] = found
     inventory = merge(before, machine, held=frozenset(), policy=policy, foreign=foreign)
     return replace(
@@ -182,7 +184,13 @@ class Node:
     def look(self) -> None:
         """Discovery has looked at the GPUs."""
         claims = tuple(self.store.load().claims.values())
-        inventory = inventory_of(self.hardware, before=self.inventory, policy=self.policy, claims=claims)
+        inventory = inventory_of(
+            self.hardware,
+            before=self.inventory,
+            policy=self.policy,
+            claims=claims,
+            owed=self.notes.instances(),
+        )
         self.inventory = replace(inventory, stuck=frozenset(self.vetoes))
 
     def _confirmed(self, claim: ResourceClaim, held: HeldClaim, gone: list[str]) -> None:
@@ -199,6 +207,8 @@ class Node:
         self.locks = Locks(self.root / "locks", clock=self.clock)
         self.locks.create()
         self.cdi = CdiFiles(self.root / "cdi")
+        self.notes = GpuNotes(self.root / "gpus", boot_id=self.boot_id)
+        self.notes.create()
         self.preparer = self.process()
 
     def process(self) -> Preparer:
@@ -214,6 +224,7 @@ class Node:
                 mps=MpsClients(cast("MpsDirectory", self.mps)),
                 clock=self.clock,
                 boot_id=self.boot_id,
+                notes=GpuNotes(self.root / "gpus", boot_id=self.boot_id),
                 rescan=self._rescan,
                 veto=self.vetoes.append,
                 inventory=lambda: self.inventory,

@@ -40,11 +40,13 @@ class Setup:
         self.hardware: SimulatedBackend = backend()
         self.workers = Workers(self.hardware, clock=self.clock)
         self.held: tuple[HeldClaim, ...] = ()
+        self.owed: tuple[MigStep, ...] = ()
         self.edits_error: DriverUnavailableError | None = None
         self.published: list[Inventory] = []
         self.discovery = Discovery(
             workers=self.workers,
             held=lambda: self.held,
+            owed=lambda: self.owed,
             driver_edits=self.driver_edits,
             changed=self.published.append,
             clock=self.clock,
@@ -274,7 +276,10 @@ async def test_p33_foreign_instances_are_seen_at_the_next_look(setup: Setup) -> 
     setup.held = (holding(first, step),)
     await setup.discovery.look()
     assert setup.published[-1].foreign == {}  # a claim has it noted: ours
-    setup.held = ()
+    setup.held, setup.owed = (), (step,)
+    await setup.discovery.look()
+    assert setup.published[-1].foreign == {}  # and still so when that has ended while the GPU was away
+    setup.owed = ()
     setup.hardware.destroy_compute_instance(first, gpu_instance_id=number, compute_instance_id=0)
     setup.hardware.destroy_gpu_instance(first, gpu_instance_id=number)
     await setup.discovery.look()

@@ -7,6 +7,7 @@ from tangram.base.logs import get_logger
 from tangram.hardware.backend import ComputeMode
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
+from tangram.node.gpunotes import GpuNotes
 from tangram.node.held import ComputeModeStep, HeldClaim
 from tangram.node.heldstore import HeldStore
 from tangram.node.steps.connected import connected
@@ -21,26 +22,31 @@ class ComputeModes:
     first saves what it found, the last puts it back. A reboot does that by itself.
     """
 
-    def __init__(self, workers: Workers, store: HeldStore, *, boot_id: str) -> None:
+    def __init__(self, workers: Workers, store: HeldStore, notes: GpuNotes, *, boot_id: str) -> None:
         self._workers = workers
         self._store = store
+        self._notes = notes
         self._boot_id = boot_id
 
     async def set(self, gpu: GpuUuid, wanted: ComputeMode, journal: Journal) -> None:
         """Sets the mode and notes the one before. Raises HardwareError, StateError."""
         others = await self._others(gpu, journal.held)
         now = await self._workers.compute_mode(gpu)
-        before = others[0].before if others else now
-        await journal.add(ComputeModeStep(uuid=gpu, before=before, wanted=wanted))
+        before = others[0].before if others else await self._found(gpu, now)
+        step = ComputeModeStep(uuid=gpu, before=before, wanted=wanted)
+        await journal.add(step)
+        await asyncio.to_thread(self._notes.owe_mode, gpu, step)
         if now != wanted:
             await self._workers.set_compute_mode(gpu, wanted)
 
     async def adopt(self, gpu: GpuUuid, wanted: ComputeMode, held: HeldClaim) -> ComputeModeStep:
-        """The step of a claim whose held file was lost. What the mode was before only others know; without
-        them it counts as the default: a GPU that stays exclusive could not be shared any more. StateError.
+        """The step of a claim whose held file was lost. Where neither another claim nor a note of the GPU
+        tells what the mode was before, it counts as the default: a GPU that stays exclusive could not be
+        shared any more. StateError.
         """
         others = await self._others(gpu, held)
-        return ComputeModeStep(uuid=gpu, before=others[0].before if others else "default", wanted=wanted)
+        before = others[0].before if others else await self._found(gpu, wanted)
+        return ComputeModeStep(uuid=gpu, before="default" if before == wanted else before, wanted=wanted)
 
     async def undo(self, held: HeldClaim, step: ComputeModeStep) -> None:
         """Puts the mode back, unless other claims need it still, or somebody else has changed it since.
@@ -50,6 +56,21 @@ class ComputeModes:
         gpu = GpuUuid(step.uuid)
         if held.boot_id != self._boot_id or await self._others(gpu, held):
             return
+        try:
+            await self._put_back(gpu, step)
+        except (DriverUnavailableError, GpuLostError) as error:
+            # The mode does not outlive the driver, nor a reset of the GPU; but a GPU may come back without.
+            _log.warning("compute_mode_gone_with_gpu", gpu=gpu, error=error.cause)
+            await asyncio.to_thread(self._notes.owe_mode, gpu, step)
+
+    async def settle(self, gpu: GpuUuid) -> None:
+        """Puts back the mode of a GPU that no claim uses, where that is still owed. Raises HardwareError,
+        StateError."""
+        step = (await asyncio.to_thread(self._notes.read, gpu)).compute_mode
+        if step is not None:
+            await self._put_back(gpu, step)
+
+    async def _put_back(self, gpu: GpuUuid, step: ComputeModeStep) -> None:
         refuse_while_hung(self._workers, gpu)
         try:
             now = await connected(self._workers, lambda: self._workers.compute_mode(gpu))
@@ -57,9 +78,14 @@ class ComputeModes:
                 await self._workers.set_compute_mode(gpu, step.before)
             elif now not in (step.wanted, step.before):
                 _log.warning("compute_mode_changed_by_others", gpu=gpu, mode=now, ours=step.wanted)
-        except (DriverUnavailableError, GpuLostError, NotSupportedError) as error:
-            # The mode does not outlive the driver, nor a reset of the GPU.
-            _log.warning("compute_mode_gone_with_gpu", gpu=gpu, error=error.cause)
+        except NotSupportedError as error:
+            _log.warning("compute_mode_gone_with_gpu", gpu=gpu, error=error.cause)  # as in MIG mode
+        await asyncio.to_thread(self._notes.owe_mode, gpu, None)
+
+    async def _found(self, gpu: GpuUuid, now: ComputeMode) -> ComputeMode:
+        """What the mode was before any claim of ours, where it is `now`."""
+        owed = (await asyncio.to_thread(self._notes.read, gpu)).compute_mode
+        return owed.before if owed is not None and owed.wanted == now else now
 
     async def _others(self, gpu: GpuUuid, held: HeldClaim) -> list[ComputeModeStep]:
         """The steps of other claims on this GPU."""

@@ -1,5 +1,6 @@
 """MIG instances: made when a claim needs one, destroyed when it ends; those of others are never touched."""
 
+import asyncio
 from collections.abc import Iterable
 
 import msgspec
@@ -19,6 +20,7 @@ from tangram.base.logs import get_logger
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
 from tangram.model.mig import GpuInstance, MigPlacement
+from tangram.node.gpunotes import GpuNotes
 from tangram.node.held import HeldClaim, HeldDevice, MigStep
 from tangram.node.steps.connected import connected
 from tangram.node.steps.hung import refuse_while_hung
@@ -34,8 +36,9 @@ process has ended, and while a monitor looks."""
 class MigInstances:
     """The instances of this node's GPUs. `boot_id`: instances do not outlive a reboot."""
 
-    def __init__(self, workers: Workers, *, clock: Clock, boot_id: str) -> None:
+    def __init__(self, workers: Workers, notes: GpuNotes, *, clock: Clock, boot_id: str) -> None:
         self._workers = workers
+        self._notes = notes
         self._clock = clock
         self._boot_id = boot_id
 
@@ -76,19 +79,30 @@ class MigInstances:
         """Destroys the instance, if it is there. Raises HardwareError, GpuBusyError while it is in use."""
         if held.boot_id != self._boot_id:
             return
+        try:
+            await self._destroy_own(step)
+        except (DriverUnavailableError, GpuLostError) as error:
+            # No instance outlives its driver, nor a reset of its GPU; but a GPU may come back without one.
+            _log.warning("mig_instance_gone_with_gpu", claim=held.label, gpu=step.uuid, error=error.cause)
+            if step.mig_uuid:  # else nothing proves then that what lies in this place is ours
+                await asyncio.to_thread(self._notes.owe_instance, step)
+
+    async def settle(self, gpu: GpuUuid) -> None:
+        """Destroys what is owed of instances whose claims have ended. Raises HardwareError, StateError."""
+        for step in (await asyncio.to_thread(self._notes.read, gpu)).instances:
+            await self._destroy_own(step)
+            await asyncio.to_thread(self._notes.pay_instance, step)
+
+    async def _destroy_own(self, step: MigStep) -> None:
         uuid = GpuUuid(step.uuid)
         refuse_while_hung(self._workers, uuid)
         try:
             there = await connected(self._workers, lambda: self._workers.gpu_instances(uuid))
-        except (DriverUnavailableError, GpuLostError, NotSupportedError) as error:
-            # No instance outlives its driver, a GPU that is lost, or MIG mode.
-            _log.warning("mig_instance_gone_with_gpu", claim=held.label, gpu=uuid, error=error.cause)
-            return
-        instance = own_instance(step, there)
-        if instance is None:
-            return
-        await self._destroy(uuid, instance)
-        _log.info("mig_instance_destroyed", claim=held.label, gpu=uuid, device=step.device)
+        except NotSupportedError:
+            return  # no instance outlives MIG mode
+        if (instance := own_instance(step, there)) is not None:
+            await self._destroy(uuid, instance)
+            _log.info("mig_instance_destroyed", gpu=uuid, device=step.device)
 
     async def find(self, device: HeldDevice, held: HeldClaim) -> tuple[str, int, int]:
         """UUID, GPU instance id and compute instance id of a device's instance, as it is now.
@@ -229,12 +243,20 @@ def own_instance(step: MigStep, there: Iterable[GpuInstance]) -> GpuInstance | N
 
 
 def foreign_instances(
-    there: Iterable[GpuInstance], *, uuid: str, claims: Iterable[HeldClaim]
+    there: Iterable[GpuInstance],
+    *,
+    uuid: str,
+    claims: Iterable[HeldClaim],
+    owed: Iterable[MigStep] = (),
 ) -> tuple[GpuInstance, ...]:
-    """The instances on a GPU that no claim has made."""
-    steps = [step for held in claims for step in held.undo if isinstance(step, MigStep) and step.uuid == uuid]
+    """The instances on a GPU that no claim has made; `owed`: those that ended claims have left."""
+    steps = [*owed, *(step for held in claims for step in held.undo if isinstance(step, MigStep))]
     instances = tuple(there)
-    ours = {found.gpu_instance_id for step in steps if (found := own_instance(step, instances))}
+    ours = {
+        found.gpu_instance_id
+        for step in steps
+        if step.uuid == uuid and (found := own_instance(step, instances))
+    }
     return tuple(each for each in instances if each.gpu_instance_id not in ours)
 
 

@@ -29,6 +29,10 @@ class MpsClients:
         await asyncio.to_thread(self._directory.leave, gpu, claim_uid=held.uid)
         await self._directory.gone(gpu)
 
+    async def ended(self, gpu: GpuUuid) -> None:
+        """Waits for the end of a daemon that no claim uses. HardwareTimeoutError, StateError."""
+        await self._directory.gone(gpu)
+
     def edits(self, device: HeldDevice) -> CdiEdits:
         """What containers of the claim need to be clients."""
         return self._directory.client_edits(GpuUuid(device.uuid), _share(device))
