@@ -133,9 +133,10 @@ class NodePlugin:
             rescan_interval_s=settings.rescan_interval_s,
             policy=settings.policy,
             drained=lambda: self._drains.drained,
+            mps_failing=lambda: self._mps_watch.failing,
         )
         self._drains = DrainWatch(
-            DrainStore(directory / DIRECTORY), changed=self._discovery.drains_changed, clock=clock
+            DrainStore(directory / DIRECTORY), changed=self._discovery.told_otherwise, clock=clock
         )
         self._xids = EventWatch(
             self._workers,
@@ -160,7 +161,11 @@ class NodePlugin:
             shm_directory=None if backend.name == "simulated" else _SHM,
         )
         self._mps_watch = MpsWatch(
-            directory=mps, held=self._held_claims, tell=self._reporter.mps_failed, clock=clock
+            directory=mps,
+            held=self._held_claims,
+            tell=self._reporter.mps_failed,
+            changed=self._discovery.told_otherwise,
+            clock=clock,
         )
         self._preparer = Preparer(
             pool=pool,

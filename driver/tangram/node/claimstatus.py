@@ -8,7 +8,6 @@ from typing import Any
 
 from tangram import DRIVER_NAME
 from tangram.kube.objects import ResourceClaim
-from tangram.model.gpu import GpuUuid
 from tangram.model.quantity import human_bytes
 from tangram.node.held import HeldClaim, HeldDevice, HeldShare, MigStep
 from tangram.node.inventory import Inventory
@@ -24,17 +23,16 @@ def prepared_entries(
 ) -> list[Entry]:
     """The entries of a prepared claim, without transition times; a GPU that fell ill is not ready, nor a
     device that is `gone`: its MIG instance was destroyed by somebody else."""
-    unhealthy = inventory.unhealthy if inventory else {}
     entries = []
     for device in held.devices:
-        problem = unhealthy.get(GpuUuid(device.uuid))
-        if problem is None and device.device in gone:
+        problem = inventory.illness(device.uuid, device.kind) if inventory else ""
+        if not problem and device.device in gone:
             problem = INSTANCE_GONE
         entries.append(
             _entry(
                 {"pool": device.pool, "device": device.device, "shareID": device.share_id},
-                ready=problem is None,
-                reason="Prepared" if problem is None else "GpuUnhealthy",
+                ready=not problem,
+                reason="GpuUnhealthy" if problem else "Prepared",
                 message=problem or f"ready for containers on node {node_name}",
                 data=_data(held, device, inventory),
             )

@@ -34,8 +34,8 @@ class Discovery:
     """The inventory of this node, kept.
 
     `held` (blocking) gives what claims hold, `owed` (blocking) the MIG instances that ended ones have left,
-    `driver_edits` (blocking) what containers get of the GPU driver, `drained` which GPUs are drained, in
-    words; `changed` is called with each new inventory.
+    `driver_edits` (blocking) what containers get of the GPU driver, `drained` which GPUs are drained and
+    `mps_failing` whose MPS daemon serves nobody, in words; `changed` is called with each new inventory.
     """
 
     def __init__(
@@ -50,12 +50,14 @@ class Discovery:
         policy: Policy | None = None,
         drained: Callable[[], Mapping[GpuUuid, str]] = dict,
         owed: Callable[[], Collection[MigStep]] = tuple,
+        mps_failing: Callable[[], Mapping[GpuUuid, str]] = dict,
     ) -> None:
         self._workers = workers
         self._held = held
         self._owed = owed
         self._driver_edits = driver_edits
         self._drained = drained
+        self._mps_failing = mps_failing
         self._changed = changed
         self._clock = clock
         self._rescan_interval_s = rescan_interval_s
@@ -104,14 +106,18 @@ class Discovery:
         if now is not None:
             self._become(now)
 
-    def drains_changed(self) -> None:
-        """`drained` says something else: told at once, not at the next look."""
+    def told_otherwise(self) -> None:
+        """`drained` or `mps_failing` say something else: told at once, not at the next look."""
         if self.inventory is not None:
             self._become(self.inventory)
 
     def _become(self, found: Inventory) -> None:
         before = self.inventory
-        now = replace(found, drained=self._of(found, self._drained()))
+        now = replace(
+            found,
+            drained=self._of(found, self._drained()),
+            mps_failing=self._of(found, self._mps_failing()),
+        )
         if now != before:
             _log_changes(before, now)
             self.inventory = now
@@ -261,6 +267,7 @@ def _log_changes(before: Inventory | None, now: Inventory) -> None:
         removed=sorted(old - new),
         unhealthy=dict(now.unhealthy),
         drained=dict(now.drained),
+        mps_failing=dict(now.mps_failing),
         not_answering=now.machine.failures,
         foreign_mig_instances={uuid: len(instances) for uuid, instances in now.foreign.items()},
         driver_version=now.machine.driver_version,

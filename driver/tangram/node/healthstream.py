@@ -43,12 +43,12 @@ class HealthStream:
                 DeviceHealth(
                     pool_name=self._pool,
                     device_name=name,
-                    health="unhealthy" if offer.gpu.uuid in inventory.unhealthy else "healthy",
+                    health="unhealthy" if illness else "healthy",
                     updated_unix_s=now_s,
                     timeout_s=max(60, int(_FORGOTTEN_AFTER_ROUNDS * self._interval_s)),
-                    message=inventory.unhealthy.get(offer.gpu.uuid)
-                    or inventory.warnings.get(offer.gpu.uuid, ""),
+                    message=illness or inventory.warnings.get(offer.gpu.uuid, ""),
                 )
                 for name, offer in inventory.devices.items()
+                for illness in [inventory.illness(offer.gpu.uuid, offer.kind)]
             ]
         )

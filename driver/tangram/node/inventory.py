@@ -47,10 +47,11 @@ class Inventory:
 
     `machine` holds all that are published, `unhealthy` the cause for each of them that must not be used,
     `warnings` what is wrong with those that work all the same, `drained` the words of the operator who wants
-    nobody new on them, `nodes` the device nodes of each; `control_nodes` and `driver_edits` are what every
-    container with a GPU needs. `foreign` are MIG instances that are not ours, `stuck` GPUs whose MIG mode
-    could not be switched. `devices` (derived) are the offers by name, `withheld` (derived) what `stuck` GPUs
-    would offer after a switch: not offered to anybody new.
+    nobody new on them, `mps_failing` why the MPS daemon of a GPU serves nobody, `nodes` the device nodes of
+    each; `control_nodes` and `driver_edits` are what every container with a GPU needs. `foreign` are MIG
+    instances that are not ours, `stuck` GPUs whose MIG mode could not be switched. `devices` (derived) are
+    the offers by name, `withheld` (derived) what `stuck` GPUs would offer after a switch: not offered to
+    anybody new.
     """
 
     machine: Machine
@@ -58,6 +59,7 @@ class Inventory:
     warnings: Mapping[GpuUuid, str] = field(default_factory=dict)
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]] = field(default_factory=dict)
     drained: Mapping[GpuUuid, str] = field(default_factory=dict)
+    mps_failing: Mapping[GpuUuid, str] = field(default_factory=dict)
     control_nodes: tuple[DeviceNode, ...] = ()
     driver_edits: CdiEdits = field(default_factory=CdiEdits)
     policy: Policy = field(default_factory=Policy)
@@ -87,6 +89,11 @@ class Inventory:
         """The device of that name. A claim that has a withheld one tries the switch again, and hears why it
         fails."""
         return self.devices.get(device) or self.withheld.get(device)
+
+    def illness(self, uuid: str, kind: Kind) -> str:
+        """Why a device of this kind of the GPU must not be used; empty for one that is well."""
+        gpu = GpuUuid(uuid)
+        return self.unhealthy.get(gpu) or (self.mps_failing.get(gpu, "") if kind == "mps" else "")
 
     def gpu(self, uuid: str) -> Gpu | None:
         """The GPU of that UUID."""

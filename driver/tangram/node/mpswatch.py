@@ -1,7 +1,7 @@
 """What happens to MPS daemons, told to the claims that use them: their CUDA processes failed with them."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 
 from tangram.base.clock import Clock
@@ -9,6 +9,7 @@ from tangram.base.errors import TangramError
 from tangram.base.logs import get_logger
 from tangram.hardware.mps.directory import MpsDirectory
 from tangram.hardware.mps.values import MpsIncident
+from tangram.model.gpu import GpuUuid
 from tangram.node.held import HeldClaim
 
 LOOK_S = 2.0
@@ -20,7 +21,9 @@ _log = get_logger("node")
 
 
 class MpsWatch:
-    """Reads what `tangram mps run` says; calls `tell` for each claim on a GPU whose daemon failed anew."""
+    """Reads what `tangram mps run` says; calls `tell` for each claim on a GPU whose daemon failed anew, and
+    `changed` when other daemons serve nobody than before: `failing`, in words by GPU.
+    """
 
     def __init__(
         self,
@@ -28,20 +31,26 @@ class MpsWatch:
         directory: MpsDirectory,
         held: Callable[[], tuple[HeldClaim, ...]],
         tell: Callable[[HeldClaim, MpsIncident], None],
+        changed: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._directory = directory
         self._held = held
         self._tell = tell
+        self._changed = changed
         self._clock = clock
         self._known: dict[str, int] = {}
+        self.failing: Mapping[GpuUuid, str] = {}
 
     async def run(self) -> None:
         """Until cancelled."""
         while True:
             try:
+                before = self.failing
                 for held, incident in await asyncio.to_thread(self.look):
                     self._tell(held, incident)
+                if self.failing != before:
+                    self._changed()
             except TangramError as error:
                 _log.warning("mps_statuses_unreadable", error=str(error))
             await self._clock.sleep(LOOK_S)
@@ -49,7 +58,9 @@ class MpsWatch:
     def look(self) -> list[tuple[HeldClaim, MpsIncident]]:
         """What has happened since the last look, or shortly before the first one. Raises StateError."""
         failed: dict[str, MpsIncident] = {}
-        for gpu, status in self._directory.statuses().items():
+        statuses = self._directory.statuses()
+        self.failing = {gpu: status.cause for gpu, status in statuses.items() if status.state == "failing"}
+        for gpu, status in statuses.items():
             known, self._known[gpu] = self._known.get(gpu), status.incidents
             if status.incident is None:
                 continue

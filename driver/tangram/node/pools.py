@@ -6,6 +6,7 @@ itself.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 from typing import Any, Literal
 
@@ -67,6 +68,12 @@ def pools(
         unhealthy=frozenset(inventory.unhealthy.keys() | inventory.drained.keys()),
         counters=consumed,
     )
+    devices = tuple(
+        replace(device, attributes=device.attributes | {"healthy": False})
+        if inventory.illness(offer.gpu.uuid, offer.kind)
+        else device
+        for offer, device in zip(offered, devices, strict=True)
+    )
     wire = list(map(wire_device, devices))
     wire = [
         device | {"taints": taints} if (taints := _taints(offer, inventory, allocator)) else device
@@ -88,7 +95,7 @@ def pools(
 
 
 def _taints(offer: Offer, inventory: Inventory, allocator: Allocator) -> list[dict[str, str]]:
-    ill = allocator == "scheduler" and offer.gpu.uuid in inventory.unhealthy
+    ill = allocator == "scheduler" and bool(inventory.illness(offer.gpu.uuid, offer.kind))
     drained = offer.gpu.uuid in inventory.drained
     return [taint for taint, holds in ((_UNHEALTHY, ill), (_DRAINED, drained)) if holds]
 

@@ -179,7 +179,7 @@ class TestInventory:
         gpus = [gpu.uuid for gpu in setup.published[0].machine.gpus]
         assert setup.published[-1].drained == {}
         drained |= {gpus[0]: "drained", OTHER: "of another node"}
-        setup.discovery.drains_changed()
+        setup.discovery.told_otherwise()
         assert setup.published[-1].drained == {gpus[0]: "drained"}
         assert len(setup.published) == 2
         await setup.discovery.look()
@@ -194,7 +194,7 @@ class TestInventory:
 
     async def test_before_the_first_look_there_is_nothing_to_tell(self) -> None:
         setup = Setup(drained=dict)
-        setup.discovery.drains_changed()
+        setup.discovery.told_otherwise()
         assert setup.published == []
 
     def test_the_metric_counts_each_gpu_once(self, tmp_path: Path) -> None:

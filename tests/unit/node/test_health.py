@@ -1,9 +1,11 @@
 """Health on the node: what GPUs tell becomes `unhealthy`, warnings, a stream for the kubelet, and taints."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from tests.unit.model.boards import machine
 from tests.unit.node.support import NODE, POOL
@@ -12,7 +14,11 @@ from tests.unit.node.test_discovery import Setup
 from tangram.hardware.health import GpuConditions, XidEvent
 from tangram.hardware.machines.faultplan import Fault
 from tangram.kubeletplugin.health import DeviceHealth
+from tangram.model.devices import Allocator, Kind
+from tangram.model.gpu import GpuUuid
+from tangram.node.claimstatus import prepared_entries
 from tangram.node.healthstream import HealthStream
+from tangram.node.held import HeldClaim, HeldDevice
 from tangram.node.inventory import Inventory, Policy
 from tangram.node.pools import pools
 from tangram.testing.clock import FakeClock
@@ -141,3 +147,48 @@ def test_warnings_alone_are_a_change() -> None:
     of = machine("t4-x4")
     before = Inventory(machine=of)
     assert replace(before, warnings={of.gpus[0].uuid: "hot"}) != before
+
+
+@pytest.mark.parametrize("allocator", ["controller", "scheduler"])
+def test_p41_where_mps_serves_nobody_its_share_alone_is_ill(allocator: Allocator) -> None:
+    """The GPU is well, and so are its other devices."""
+    of = machine("h100-sxm5-80gb-x8")
+    first = of.gpus[0].uuid
+    kinds: tuple[Kind, ...] = ("gpu", "mps", "timeslice")
+    policy = Policy(kinds=kinds if allocator == "controller" else ("mps",))
+    inventory = Inventory(machine=of, mps_failing={first: "it does not start"}, policy=policy)
+    found = pools(inventory, node_name=NODE, allocator=allocator)[POOL]
+    devices = [device for each in found.slices for device in each.devices]
+    ill = [device for device in devices if not device["attributes"]["healthy"]["bool"]]
+    assert [(each["attributes"]["type"]["string"], each["attributes"]["uuid"]["string"]) for each in ill] == [
+        ("mps", first)
+    ]
+    assert [bool(device.get("taints")) for device in ill] == [allocator == "scheduler"]
+    told: list[Sequence[DeviceHealth]] = []
+    HealthStream(
+        tell=told.append, pool=POOL, inventory=lambda: inventory, clock=FakeClock(), interval_s=30.0
+    ).tell()
+    assert {(each.device_name, each.message) for each in told[0] if each.health == "unhealthy"} == {
+        (ill[0]["name"], "it does not start")
+    }
+
+
+async def test_p41_a_claim_hears_that_mps_serves_nobody_until_it_does(setup: Setup) -> None:
+    failing: dict[GpuUuid, str] = {}
+    setup.discovery._mps_failing = lambda: failing
+    gpu = setup.published[0].machine.gpus[0].uuid
+    device = HeldDevice(pool=POOL, device="d", uuid=gpu, request_names=("r",), kind="mps")
+    held = HeldClaim(
+        namespace="ns", name="c", uid="u", boot_id="b", phase="prepared",
+        devices=(device, msgspec.structs.replace(device, device="e", kind="gpu")),
+    )  # fmt: skip
+    for cause in ("it does not start", ""):
+        failing.clear()
+        failing |= {gpu: cause} if cause else {}
+        setup.discovery.told_otherwise()
+        assert setup.published[-1].mps_failing == failing
+        of_mps, of_gpu = prepared_entries(held, setup.published[-1], node_name=NODE)
+        (condition,) = of_mps["conditions"]
+        assert condition["status"] == ("False" if cause else "True")
+        assert cause in condition["message"]
+        assert of_gpu["conditions"][0]["status"] == "True"

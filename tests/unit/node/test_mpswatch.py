@@ -4,10 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from typing import cast
 
+import msgspec
+
 from tangram.base.errors import StateError
 from tangram.hardware.mps.directory import MpsDirectory
 from tangram.hardware.mps.values import MpsIncident, MpsStatus
 from tangram.model.devices import Kind
+from tangram.model.gpu import GpuUuid
 from tangram.node.held import HeldClaim, HeldDevice
 from tangram.node.mpswatch import LOOK_S, MpsWatch
 from tangram.testing.clock import FakeClock
@@ -56,10 +59,12 @@ class World:
     def __init__(self, *held: HeldClaim) -> None:
         self.directory, self.clock = Directory(), FakeClock()
         self.told: list[tuple[str, str]] = []
+        self.changes: list[Mapping[GpuUuid, str]] = []
         self.watch = MpsWatch(
             directory=cast("MpsDirectory", self.directory),
             held=lambda: held,
             tell=lambda claim, incident: self.told.append((claim.name, incident.cause)),
+            changed=lambda: self.changes.append(self.watch.failing),
             clock=self.clock,
         )
 
@@ -115,5 +120,22 @@ async def test_it_goes_on_when_the_disk_fails() -> None:
         await world.clock.advance(LOOK_S)
         await world.clock.until_sleeping()
         assert world.told == [("a", incident.cause)]
+    finally:
+        running.cancel()
+
+
+async def test_p41_a_daemon_that_serves_nobody_is_told_until_it_does() -> None:
+    world = World(claim("a", ("g1", "mps")))
+    world.directory.fail("g1", 0)
+    running = asyncio.ensure_future(world.watch.run())
+    try:
+        for state in ("ready", "failing", "failing", "ready"):
+            await world.clock.until_sleeping()
+            said = world.directory.said["g1"]
+            cause = "it does not start" if state == "failing" else ""
+            world.directory.said["g1"] = msgspec.structs.replace(said, state=state, cause=cause)
+            await world.clock.advance(LOOK_S)
+        await world.clock.until_sleeping()
+        assert world.changes == [{"g1": "it does not start"}, {}]
     finally:
         running.cancel()

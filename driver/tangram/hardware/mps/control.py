@@ -38,6 +38,13 @@ async def clients(ask: Ask, server: int) -> tuple[int, ...]:
     return _pids(await ask(f"get_client_list {server}"))
 
 
+async def faulted(ask: Ask, server: int) -> bool:
+    """Whether a server has met a fatal exception of the GPU: its clients have failed, and it refuses new ones
+    until the last of them has ended. A program that does not tell knows of none. Raises HardwareError.
+    """
+    return "FAULT" in (await ask(f"get_server_status {server}")).upper().split()
+
+
 async def set_limits(ask: Ask, limits: MpsShare) -> str:
     """Sets what clients get at most and reads it back; where the daemon did not take it: why, else empty.
 

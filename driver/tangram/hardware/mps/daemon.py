@@ -103,6 +103,7 @@ class GpuDaemon:
         self._daemon: MpsDaemon | None = None
         self._limits: MpsShare | None = None
         self._servers: dict[int, MpsDaemon | None] = {}
+        self._faulted: set[int] = set()
         self._silent = 0
         self._protocols: frozenset[int] = frozenset()
         self._was_wanted = False
@@ -215,7 +216,7 @@ class GpuDaemon:
                 memory_bytes=min(self._limits.memory_mib, wanted.memory_mib) * MIB,
                 cores_percent=min(self._limits.cores_percent, wanted.cores_percent),
             )
-            self._publish("ready")
+            self._publish_serving()
             if self._wanted() != wanted:
                 return
         try:
@@ -229,17 +230,18 @@ class GpuDaemon:
             self._failed("limits_refused", f"the MPS daemon does not take its limits: {refusal}")
             return
         self._limits = wanted
+        self._publish_serving()
         _log.info(
             "mps_limits_set",
             gpu=self._uuid,
             memory_mib=wanted.memory_mib,
             cores_percent=wanted.cores_percent,
         )
-        self._publish("ready")
 
     async def _probe(self) -> None:
         try:
             running = await control.servers(self._host.ask)
+            faulted = {pid for pid in running if await control.faulted(self._host.ask, pid)}
         except HardwareError as error:
             self._unanswered(error)
             return
@@ -253,8 +255,9 @@ class GpuDaemon:
             self._server_died(pid)
         for pid in set(running) - self._servers.keys():
             self._servers[pid] = self._host.identify(pid)
+        self._note_faults(faulted)
         self._host.trim_logs()
-        self._publish("ready")
+        self._publish_serving()
 
     async def _replace(self) -> None:
         self._publish("failing", cause="the MPS daemon does not answer")
@@ -266,7 +269,7 @@ class GpuDaemon:
         self._publish("stopping")
         if self._wanted() is not None:
             if self._limits is not None:
-                self._publish("ready")
+                self._publish_serving()
             return
         if self._daemon is not None:
             try:
@@ -316,6 +319,7 @@ class GpuDaemon:
     def _forget(self) -> None:
         self._daemon = self._limits = None
         self._servers.clear()
+        self._faulted.clear()
         self._silent = 0
 
     def _unanswered(self, error: TangramError) -> None:
@@ -324,9 +328,18 @@ class GpuDaemon:
 
     def _server_died(self, pid: int) -> None:
         self._happened("server_died", f"the MPS server {pid} died; CUDA processes that used it have failed")
+        self._faulted.discard(pid)
         self._probe_at_s = self._clock.monotonic_s()
         if self._limits is not None:
-            self._publish("ready")
+            self._publish_serving()
+
+    def _note_faults(self, faulted: set[int]) -> None:
+        for pid in sorted(faulted - self._faulted):
+            self._happened(
+                "server_faulted",
+                f"a fatal exception of the GPU ended the work of all CUDA processes of MPS server {pid}",
+            )
+        self._faulted = faulted
 
     def _failed(self, kind: IncidentKind, cause: str) -> None:
         self._try_at_s = self._clock.monotonic_s() + self._backoff.next_s()
@@ -337,6 +350,18 @@ class GpuDaemon:
         self._incidents += 1
         self._incident = MpsIncident(kind=kind, cause=cause, time=rfc3339(self._clock.now()))
         _log.error("mps_incident", gpu=self._uuid, kind=kind, cause=cause)
+
+    def _publish_serving(self) -> None:
+        """With limits set: claims may start, unless a server refuses their processes."""
+        if not self._faulted:
+            self._publish("ready")
+            return
+        pids = ", ".join(map(str, sorted(self._faulted)))
+        self._publish(
+            "failing",
+            cause=f"MPS server {pids} takes no CUDA process after a fatal exception of the GPU, until all"
+            " that used it then have ended",
+        )
 
     def _publish(self, state: MpsState, *, cause: str = "") -> None:
         status = MpsStatus(

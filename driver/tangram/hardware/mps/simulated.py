@@ -6,7 +6,7 @@ CUDA_MPS_PIPE_DIRECTORY, one server process that starts with the first client an
 when it dies, defaults that hold for later servers only, limits by the index of a GPU (by UUID they are
 accepted and ignored), `quit` that waits for clients. `--client` plays a CUDA process. What should go wrong
 stands in the file `simulate` beside the pipe directory: `hang` (no answers), `garbage` (endless answers),
-`ignore limits`, `refuse start`.
+`ignore limits`, `refuse start`, `fault` (a fatal exception of the GPU: servers refuse new clients).
 """
 
 import os

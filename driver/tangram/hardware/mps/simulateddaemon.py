@@ -65,6 +65,7 @@ class Daemon:
         self._quitter: Connection | None = None
         self._commands: dict[str, Callable[[list[str]], str]] = {
             "get_server_list": lambda _: f"{self._server.process.pid}\n" if self._server else "",
+            "get_server_status": self._get_server_status,
             "get_client_list": self._get_client_list,
             "get_default_active_thread_percentage": lambda _: f"{self._default.percent}\n",
             "set_default_active_thread_percentage": lambda words: _set_percent(self._default, words),
@@ -149,6 +150,10 @@ class Daemon:
             raise ValueError(words)
         return self._server.limits
 
+    def _get_server_status(self, words: list[str]) -> str:
+        self._of(words)
+        return "FAULT\n" if "fault" in self._faults() else "ACTIVE\n"
+
     def _get_client_list(self, words: list[str]) -> str:
         self._of(words)
         return "".join(f"{each.client_pid}\n" for each in self._connections if each.client_pid)
@@ -169,6 +174,8 @@ class Daemon:
         """A CUDA process: `client PID MIB PERCENT`, what it asks for itself (0: no limit)."""
         if self._quit_at is not None:
             return "refused: the daemon quits\n"
+        if "fault" in self._faults():
+            return "refused: the server is not ready\n"
         if self._server is None:
             command = [sys.executable, "-I", "-S", __file__, "--server"]
             import subprocess  # noqa: PLC0415 - not needed for the start

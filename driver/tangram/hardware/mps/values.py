@@ -63,8 +63,9 @@ class MpsDaemon(_Struct, frozen=True, kw_only=True):
     boot_id: str
 
 
-IncidentKind = Literal["died", "hung", "server_died", "start_failed", "limits_refused"]
-"""Control daemon gone · it does not answer · its server gone · it does not come up · limits differ."""
+IncidentKind = Literal["died", "hung", "server_died", "server_faulted", "start_failed", "limits_refused"]
+"""Control daemon gone · it does not answer · its server gone · its server refuses clients after a fatal
+exception of the GPU · it does not come up · limits differ."""
 
 
 class MpsIncident(_Struct, frozen=True, kw_only=True):

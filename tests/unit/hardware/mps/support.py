@@ -35,6 +35,7 @@ class FakeHost:
         self.limits: dict[str, str] = {}
         self.hangs = self.ignores_limits = self.stubborn = self.ignores_quit = False
         self.absent = self.dies_at_once = False
+        self.faulted: set[int] = set()
         self.swept = False
         self.crash_at: Iterator[bool] = itertools.repeat(False)
         self.commands: list[str] = []
@@ -135,6 +136,8 @@ class FakeHost:
         words = command.split()
         if words[0] == "get_server_list":
             return "".join(f"{pid}\n" for pid, process in self.running.items() if not process.control)
+        if words[0] == "get_server_status":
+            return "FAULT\n" if int(words[1]) in self.faulted else "ACTIVE\n"
         if words[0] == "quit":
             self._effect()
             if not self.ignores_quit:

@@ -103,3 +103,21 @@ async def test_a_list_without_end_is_cut() -> None:
 async def test_an_answer_of_another_kind_is_no_answer() -> None:
     with pytest.raises(HardwareError, match="where a percentage was asked for"):
         await control.answers(Daemon(get_default_active_thread_percentage="Unknown command\n"))
+
+
+@pytest.mark.parametrize(
+    ("text", "faulted"),
+    [
+        ("FAULT\n", True),
+        ("ACTIVE\n", False),
+        ("INITIALIZING\n", False),
+        ("Unknown command\n", False),
+        ("", False),
+    ],
+)
+async def test_the_state_of_a_server(text: str, faulted: bool) -> None:
+    async def ask(command: str) -> str:
+        assert command == "get_server_status 7"
+        return text
+
+    assert await control.faulted(ask, 7) is faulted

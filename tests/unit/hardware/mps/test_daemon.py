@@ -6,6 +6,7 @@ import pytest
 from tests.unit.hardware.mps.support import World, share
 
 from tangram.base.errors import HardwareError
+from tangram.hardware.mps.daemon import PROBE_S
 from tangram.hardware.mps.values import MpsMember, MpsStatus
 
 
@@ -302,3 +303,31 @@ async def test_commands_that_fail_count_as_silence(world: World) -> None:
 
     world.host.ask = refuses  # type: ignore[method-assign,assignment]
     assert [await world.step() for _ in range(4)] == ["probe", "probe", "probe", "replace"]
+
+
+@pytest.mark.parametrize("end", ["the server ends", "the server recovers"])
+async def test_p41_a_fatal_exception_of_the_gpu_is_told_until_it_is_over(world: World, end: str) -> None:
+    """The server lives, its clients have failed, and it refuses new ones until the last of them has ended."""
+    world.host.want(a=share(1000), b=share(1000))
+    await world.settle()
+    server = world.host.connect()
+    await world.clock.advance(PROBE_S)
+    await world.settle()
+    world.host.faulted = {server}
+    await world.clock.advance(PROBE_S)
+    await world.settle()
+    assert (world.status().state, world.incident().kind) == ("failing", "server_faulted")
+    assert str(server) in world.status().cause
+    assert not world.status().serves(share(1000))
+    await world.clock.advance(PROBE_S)
+    world.host.want(a=share(2000), b=share(1000))  # limits are set, and change nothing of it
+    await world.settle()
+    assert (world.status().state, world.status().incidents) == ("failing", 1)
+    if end == "the server ends":
+        world.host.die(server)
+    world.host.faulted = set()
+    await world.clock.advance(PROBE_S)
+    await world.settle()
+    assert (world.status().state, world.status().cause) == ("ready", "")
+    assert world.status().serves(share(2000))
+    assert len(world.host.controls) == 1
