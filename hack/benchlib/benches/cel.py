@@ -10,12 +10,11 @@ from typing import Any
 
 from benchlib.benches.tables import goal_list, prose
 from benchlib.results import Goal, Measurement, Result
-from clusterlib.layout import REPOSITORY
 from clusterlib.steps import step
 from conformance.celgenerate import Generator
 from conformance.oracle import Oracle, ensure_oracle
 from conformance.selectors import DEVICE, Answer, agree, cel_device, ours, raw_answers, theirs
-from conformance.themes import RECORDED, expand, read_themes, record
+from conformance.themes import RECORDED, WORK, expand, own_work, read_themes, record
 from conformance.versions import VERSIONS, version_of
 from tangram.cel import Environment
 from tangram.cel.program import Program
@@ -133,7 +132,8 @@ def _write_recorded() -> None:
                 answers[name] = list(theirs(oracle, expressions))
         RECORDED.parent.mkdir(parents=True, exist_ok=True)
         text = json.dumps(record(read_themes(), answers), ensure_ascii=False, indent=0)
-        (REPOSITORY / RECORDED).write_text(text + "\n", encoding="utf-8")
+        RECORDED.write_text(text + "\n", encoding="utf-8")
+        WORK.write_text(json.dumps(own_work(), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
 
 
 def _outcome(result: Result, *names: str) -> str:

@@ -3,7 +3,7 @@
 from types import MappingProxyType
 
 import pytest
-from tests.unit.cel.support import DEVICE, OWN
+from tests.unit.cel.support import DEVICE, OWN, outcome
 
 from conformance.themes import expand
 from tangram.base.errors import CelError, CelRuntimeError
@@ -56,6 +56,21 @@ def test_any_mapping_will_do_for_attributes() -> None:
         '@.?type.orValue("") == "gpu"',
     ):
         assert compile_expression(expand(text)).evaluate(looked_at)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"b": 1, "a": 2, "c": 0}.map(k, k) == ["a", "b", "c"]',
+        '{"b": 1, "a": 2, "c": 0}.transformList(k, v, v) == [2, 1, 0]',
+        "{10: 1, 9: 2, -1: 0}.map(k, k) == [-1, 9, 10]",
+        "{10u: 1, 9u: 2}.map(k, k) == [9u, 10u]",
+        "{true: 1, false: 2}.map(k, k) == [false, true]",
+        '{dyn("b"): 1, dyn(2): 2}.map(k, k) == [dyn(2), dyn("b")]',
+    ],
+)
+def test_macros_see_the_keys_of_a_map_in_their_order(text: str) -> None:
+    assert outcome(text) is True
 
 
 def test_macros_see_keys_in_one_order_whatever_the_order_of_the_device() -> None:

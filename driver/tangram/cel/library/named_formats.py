@@ -61,10 +61,10 @@ def _of(test: Callable[[str], object], what: str) -> Callable[[str], Messages]:
 
 
 def _is_date(text: str) -> bool:
-    try:
-        return bool(_DATE.fullmatch(text)) and date.fromisoformat(text) is not None
+    try:  # the year 0 is a leap year, as 2000 is, and none that Python knows
+        return bool(_DATE.fullmatch(text)) and bool(date.fromisoformat(re.sub("^0000", "2000", text)))
     except ValueError:
-        return text.startswith("0000-")
+        return False
 
 
 def _is_datetime(text: str) -> bool:
