@@ -16,7 +16,7 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from tangram import DRIVER_NAME, __version__
 from tangram.base.backoff import Backoff
 from tangram.base.clock import Clock, SystemClock, within
-from tangram.base.errors import ConfigurationError, InvalidObjectError, TangramError
+from tangram.base.errors import TangramError
 from tangram.base.logs import get_logger
 from tangram.base.serving import HttpServer
 from tangram.hardware.backend import Backend
@@ -29,6 +29,7 @@ from tangram.kube.objects import ResourceClaim
 from tangram.kubeletplugin.plugin import KubeletPlugin
 from tangram.kubeletplugin.publisher import SlicePublisher
 from tangram.model.devices import pool_name
+from tangram.node.backends import choose_backend
 from tangram.node.cdifile import CdiFiles, driver_edits_of
 from tangram.node.discovery import Discovery
 from tangram.node.drains import DIRECTORY, DrainStore, DrainWatch
@@ -71,24 +72,6 @@ async def run(settings: NodeSettings) -> None:
         await NodePlugin(settings, client=client, backend=backend).run()
     finally:
         await client.close()
-
-
-def choose_backend(settings: NodeSettings) -> Backend:
-    """The GPUs the settings ask for. Raises ConfigurationError for a machine description that is wrong."""
-    if not settings.simulate:
-        from tangram.hardware.nvml import NvmlBackend  # noqa: PLC0415 - loads pynvml
-
-        return NvmlBackend(driver_root=Path(settings.driver_root_mount or settings.driver_root))
-    from tangram.hardware.simulated import SimulatedBackend  # noqa: PLC0415 - only for --simulate
-
-    try:
-        return SimulatedBackend.load(
-            settings.simulate,
-            node_name=settings.node_name,
-            state_directory=Path(settings.simulate_state_dir) if settings.simulate_state_dir else None,
-        )
-    except InvalidObjectError as error:
-        raise ConfigurationError(f"simulate: {error.cause}", next_step=error.next_step) from error
 
 
 class NodePlugin:
