@@ -1,7 +1,7 @@
 """What to do about one pod, as a value: a pure function of the state. The loop carries it out."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tangram.allocation import (
     Group,
@@ -17,6 +17,7 @@ from tangram.allocation import (
     summarize,
 )
 from tangram.allocation.remembered import kind_of
+from tangram.api import with_grants
 from tangram.controller.nodefit import node_selector_matches, refusal
 from tangram.controller.podclaims import OwnClaim, PodClaims, claims_of, may_be_in_flight
 from tangram.controller.pods import PodRecord
@@ -180,7 +181,8 @@ class _Placing:
         pinned = {**refused, **self._pinned(snapshot)}
         decision = self._allocate(snapshot, open_, pinned)
         if decision.placement is not None:
-            return Allocate(claims=tuple(own.claim for own in open_), placement=decision.placement)
+            placement = self._with_grants(decision.placement)
+            return Allocate(claims=tuple(own.claim for own in open_), placement=placement)
         if siblings and all(self._movable(own) for own in siblings):
             freed = snapshot.without(claim_key(own.claim) for own in siblings)
             if self._allocate(freed, self._claims.ours, refused).placement is not None:
@@ -189,6 +191,13 @@ class _Placing:
         if any(str(claim_key(own.claim)) in why for own in open_):
             kind = None  # it names the claim: for others it would name the wrong one
         return self._wait(why, kind)
+
+    def _with_grants(self, placement: Placement) -> Placement:
+        """As it must be written for the API server to keep all of it."""
+        if not self._state.inventory.forgets_shares(placement.node):
+            return placement
+        claims = tuple(replace(each, allocation=with_grants(each.allocation)) for each in placement.claims)
+        return replace(placement, claims=claims)
 
     def _why(self, reasons: Reasons) -> str:
         """For the user, who sees in a mixed cluster GPUs that the counts leave out."""

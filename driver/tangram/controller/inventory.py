@@ -9,6 +9,7 @@ import msgspec
 
 from tangram import DRIVER_NAME
 from tangram.allocation.exclusion import prepare_excluding
+from tangram.allocation.shareable import with_shares
 from tangram.allocation.structured import Cluster, Slice
 from tangram.kube.decoding import decode
 from tangram.kube.objects import Device, DeviceClass, ResourceSlice
@@ -19,12 +20,14 @@ from tangram.model.devices import pool_name
 class SliceRecord:
     """What is kept of a ResourceSlice: the devices this controller allocates.
 
-    `foreign`: how many GPUs more there are, which kube-scheduler allocates.
+    `foreign`: how many GPUs more there are, which kube-scheduler allocates. `forgets_shares`: the API server
+    has dropped that devices may be shared, as it will drop which shares of them claims are given.
     """
 
     node: str
     slice: Slice
     foreign: int = 0
+    forgets_shares: bool = False
 
 
 def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
@@ -37,13 +40,15 @@ def decode_slice(raw: msgspec.Raw | bytes) -> SliceRecord:
     devices = item.spec.devices or []
     own = [device for device in devices if _string(device, "allocator") == "controller"]
     spec = msgspec.structs.replace(item.spec, devices=own, shared_counters=None)
+    whole, forgets_shares = with_shares(msgspec.structs.replace(item, spec=spec))
     return SliceRecord(
         node=intern(item.spec.node_name or ""),
-        slice=prepare_excluding(msgspec.structs.replace(item, spec=spec)),
+        slice=prepare_excluding(whole),
         foreign=sum(
             _string(device, "allocator") == "scheduler" and _string(device, "type") == "gpu"
             for device in devices
         ),
+        forgets_shares=forgets_shares,
     )
 
 
@@ -79,6 +84,11 @@ class Inventory:
             self._changed.add(new.node)
             if new.foreign:
                 self.foreign[new.node] += new.foreign
+
+    def forgets_shares(self, node: str) -> bool:
+        """Whether the API server forgets what claims are given of the node's shared GPUs, unless the
+        allocation's configuration says it (`tangram.api.with_grants`)."""
+        return any(record.forgets_shares for record in self._slices.get(node, {}).values())
 
     def set_classes(self, classes: Mapping[str, DeviceClass]) -> None:
         """Takes the device classes as they are now."""

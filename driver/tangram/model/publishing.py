@@ -1,6 +1,7 @@
 """Under which attributes, capacities and counters the devices of a node are published. Pure.
 
-At most 32 attributes and capacities per device (`resource/v1/types.go`): the whole GPU has 30, the others 29.
+At most 32 attributes and capacities per device (`resource/v1/types.go`): the whole GPU and its shares have
+30, MIG devices 29.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from tangram.model.devices import (
 from tangram.model.gpu import Gpu, GpuUuid, Machine
 from tangram.model.mig import MigProfile
 from tangram.model.offers import Offer
+from tangram.model.quantity import format_bytes
 
 MEBIBYTE = 2**20
 SMALLEST_SHARE_BYTES = 256 * MEBIBYTE
@@ -26,6 +28,8 @@ FULL_CORES = 100
 """`cores` of a whole GPU: percent of its multiprocessors."""
 Isolation = Mapping[Kind, str]
 """What is enforced by kind: `hardware`, `limit` or `none`."""
+SHARED_KINDS: tuple[Kind, ...] = ("mps", "timeslice")
+"""Of whose devices many claims have a share each."""
 ISOLATION: Isolation = {"gpu": "hardware", "mig": "hardware", "mps": "none", "timeslice": "none"}
 
 _OF_MIG = {
@@ -74,15 +78,18 @@ def published(
             attributes, capacity = _mig(offer, base)
         else:
             attributes = dict(base.attributes)
-        if offer.kind in ("mps", "timeslice"):
-            capacity, policies = _shares(offer, base, replicas)
+        if offer.kind in SHARED_KINDS:
+            # As an attribute as well: servers before 1.36 drop the policies that follow from it.
+            attributes["replicas"] = replicas
+            capacity = _shared_capacity(offer.kind, base, replicas)
+            policies = share_policies(offer.kind, capacity, replicas=replicas)
         devices.append(
             PublishedDevice(
                 name=offer.name,
                 attributes=attributes | {"type": offer.kind, "isolation": isolation[offer.kind]},
                 capacity=capacity,
                 policies=policies,
-                shared=offer.kind in ("mps", "timeslice"),
+                shared=offer.kind in SHARED_KINDS,
                 counter_set=base.name if counters else "",
                 consumes=_consumed(offer) if counters else {},
             )
@@ -148,12 +155,16 @@ def _mig_capacity(profile: MigProfile) -> dict[str, int]:
     return capacity
 
 
-def _shares(
-    offer: Offer, base: PublishedDevice, replicas: int
-) -> tuple[dict[str, int], dict[str, RequestPolicy]]:
-    """Capacities of a shared device: what claims divide among them. One without a policy would go to the
-    first claim as a whole; of multiprocessors, which all use in turns or by `cores`, nobody takes any."""
+def _shared_capacity(kind: Kind, base: PublishedDevice, replicas: int) -> dict[str, int]:
     capacity = {name: value for name, value in base.capacity.items() if not name.endswith("Slices")}
+    return capacity | ({"cores": FULL_CORES} if kind == "mps" else {"replicas": replicas})
+
+
+def share_policies(kind: Kind, capacity: Mapping[str, int], *, replicas: int) -> dict[str, RequestPolicy]:
+    """What a claim may take of each capacity of a GPU shared by `mps` or `timeslice`, divided into so many
+    `replicas`; `capacity` as published. One without a policy would go to the first claim as a whole; of
+    multiprocessors, which all use in turns or by `cores`, nobody takes any.
+    """
     policies: dict[str, RequestPolicy] = {}
     if "multiprocessors" in capacity:
         policies["multiprocessors"] = RequestPolicy(default=0, minimum=0, step=1, maximum=0)
@@ -164,15 +175,18 @@ def _shares(
             step=MEBIBYTE,
             maximum=memory_bytes - memory_bytes % MEBIBYTE,
         )
-    if offer.kind == "mps":
-        capacity["cores"] = FULL_CORES
+    if kind == "mps":
         policies["cores"] = RequestPolicy(
             default=default_cores(replicas), minimum=1, step=1, maximum=FULL_CORES
         )
     else:
-        capacity["replicas"] = replicas
         policies["replicas"] = RequestPolicy(default=1, minimum=1, step=1, maximum=replicas)
-    return capacity, policies
+    return policies
+
+
+def as_quantity(capacity: str, amount: int) -> str:
+    """An amount of a capacity as slices have it: bytes with a binary suffix, all else as plain numbers."""
+    return format_bytes(amount) if capacity == "memory" else str(amount)
 
 
 def default_share_bytes(memory_bytes: int, *, replicas: int) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from tangram import DRIVER_NAME
-from tangram.api import Demand, DeviceFacts, GPUClaimParameters, decode_parameters, lower, merge
+from tangram.api import Demand, DeviceFacts, GPUClaimParameters, decode_parameters, is_grant, lower, merge
 from tangram.base.errors import ClaimNotPreparableError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.gpu import Gpu
@@ -104,7 +104,7 @@ def _own_entries(claim: ResourceClaim) -> list[tuple[list[str], GPUClaimParamete
             ),
         )
         for position, entry in enumerate(config)
-        if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME
+        if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME and not is_grant(entry)
     ]
 
 

@@ -6,7 +6,10 @@ field and cause.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+import msgspec
+
 from tangram import DRIVER_NAME
+from tangram.api import Grant, grants_of
 from tangram.base.errors import ClaimNotPreparableError, HardwareError, InvalidObjectError, PrepareError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.offers import Offer
@@ -51,7 +54,7 @@ def own_results(claim: ResourceClaim, *, pool: str) -> tuple[DeviceAllocationRes
             next_step="wait for its allocation; the kubelet tries again",
         )
     requests = _request_names(claim)
-    seen: set[tuple[str, str | None]] = set()
+    seen: set[tuple[str, str, str | None]] = set()
     for field, result in own:
         if result.pool != pool:
             raise ClaimNotPreparableError(
@@ -66,15 +69,25 @@ def own_results(claim: ResourceClaim, *, pool: str) -> tuple[DeviceAllocationRes
                 field=f"{field}.request",
                 next_step="delete the pod, so that it is allocated again",
             )
-        if (result.device, result.share_id) in seen:
+        if (result.request, result.device, result.share_id) in seen:
             raise InvalidObjectError(
                 f"device {result.device[:128]!r} is allocated twice",
                 object_name=label,
                 field=f"{field}.device",
                 next_step="delete the pod, so that it is allocated again",
             )
-        seen.add((result.device, result.share_id))
-    return tuple(result for _, result in own)
+        seen.add((result.request, result.device, result.share_id))
+    assert allocation is not None  # else there were no results
+    grants = grants_of(allocation, object_name=label)
+    return tuple(_with_size(result, grants.get((result.request, result.device))) for _, result in own)
+
+
+def _with_size(result: DeviceAllocationResult, grant: Grant | None) -> DeviceAllocationResult:
+    """With what the share takes where the server has forgotten it; its id stays forgotten: the kubelet and
+    the API server do not know it."""
+    if grant is None or result.share_id is not None:
+        return result
+    return msgspec.structs.replace(result, consumed_capacity=grant.consumed_capacity)
 
 
 def _request_names(claim: ResourceClaim) -> set[str]:

@@ -8,86 +8,16 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.fleet import KIND_CLASSES, claim, kind_class, kube_node, parameters, pod, slices
-from tests.unit.controller.world import World
+from tests.fleet import KIND_CLASSES, claim, kube_node, pod, slices
+from tests.unit.controller.kinds import BOARDS, KINDS, Node
 
 from tangram import DRIVER_NAME
 from tangram.base.errors import NoRoomError
-from tangram.controller.claims import allocation_body
-from tangram.controller.decide import Action, Allocate, Wait
+from tangram.controller.decide import Allocate, Wait
 from tangram.hardware.machines import load_machine
 from tangram.hardware.simulated import SimulatedBackend
 from tangram.model.devices import Kind
-from tangram.model.gpu import Gpu, Machine
-from tangram.model.offers import Offer, offers
-
-KINDS: tuple[Kind, ...] = ("gpu", "mig", "mps", "timeslice")
-BOARDS = {
-    "a100": "a100-sxm4-80gb-x8",
-    "h100": "h100-sxm5-80gb-x8",
-    "h200": "h200-sxm5-141gb-x8",
-    "b200": "b200-sxm6-180gb-x8",
-}
-
-
-class Node:
-    """A world with one node of `count` GPUs of a board, and the four classes."""
-
-    def __init__(
-        self, board: str = "h100", *, count: int = 1, dynamic: bool = True, mig: bool = False
-    ) -> None:
-        self.backend = SimulatedBackend(load_machine(BOARDS[board]), node_name="n1")
-        found = self.backend.discover()
-        gpus = found.gpus[:count]
-        if mig:
-            for gpu in gpus:
-                self.backend.set_mig_mode(gpu.uuid, enabled=True)
-                self.backend.reset(gpu.uuid)
-            gpus = self.backend.discover().gpus[:count]
-        self.machine: Machine = replace(found, gpus=gpus)
-        self.world = World()
-        for kind in KINDS:
-            self.world.put(kind_class(kind))
-        self.world.put(kube_node("n1", cpu="1000"))
-        for item in slices("n1", self.machine, kinds=KINDS, dynamic=dynamic):
-            self.world.put(item)
-        self.offers: dict[str, Offer] = {
-            offer.name: offer for offer in offers(self.machine, kinds=KINDS, dynamic=dynamic)
-        }
-        self._count = 0
-
-    def ask(self, kind: Kind, **more: Any) -> Action:
-        """Decides a new pod with one request for this kind."""
-        self._count += 1
-        name = f"c{self._count}"
-        exactly: dict[str, Any] = {"deviceClassName": KIND_CLASSES[kind]}
-        if selector := more.pop("selector", ""):
-            exactly["selectors"] = [{"cel": {"expression": selector}}]
-        if capacity := more.pop("capacity", None):
-            exactly["capacity"] = {"requests": capacity}
-        item = claim(name, {"name": "gpu", "exactly": exactly}, config=[parameters(**more)] if more else [])
-        self.world.put(item)
-        self.world.put(pod(f"p{self._count}", name))
-        return self.world.decide(f"p{self._count}")
-
-    def take(self, kind: Kind, **more: Any) -> dict[str, Any]:
-        """The same, and writes what was decided; the first result as written."""
-        action = self.ask(kind, **more)
-        assert isinstance(action, Allocate), action
-        (given_,) = action.placement.claims
-        body = allocation_body(given_, timestamp="2026-01-01T00:00:00Z")
-        name = given_.claim.name
-        self.world.put({**claim(name, class_name=KIND_CLASSES[kind]), "status": {"allocation": body}})
-        result: dict[str, Any] = body["devices"]["results"][0]
-        return result | {"claim": name}
-
-    def free(self, result: dict[str, Any]) -> None:
-        self.world.put(claim(result["claim"]))
-
-    def why(self, kind: Kind, **more: Any) -> str:
-        action = self.ask(kind, **more)
-        assert isinstance(action, Wait), action
-        return action.why
+from tangram.model.gpu import Gpu
 
 
 @pytest.mark.parametrize("first", KINDS)

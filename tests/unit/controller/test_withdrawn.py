@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.fleet import claim, kind_class, slices
-from tests.unit.controller.test_kinds import KINDS, Node
+from tests.unit.controller.kinds import KINDS, Node
 from tests.unit.controller.world import World
 
 from tangram import DRIVER_NAME

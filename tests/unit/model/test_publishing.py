@@ -53,6 +53,8 @@ def check(devices: tuple[PublishedDevice, ...]) -> None:
     for device in devices:
         kind = str(device.attributes["type"])
         always, sometimes = (ON_MIG, STANDARD) if kind == "mig" else (ON_GPUS, STANDARD | GROUPS)
+        if device.shared:
+            always = always | {"replicas"}
         assert LABEL.fullmatch(device.name)
         assert len(device.attributes) + len(device.capacity) <= 32
         assert always <= set(device.attributes) <= always | sometimes

@@ -1,0 +1,68 @@
+"""Devices that many claims share, where the API server does not keep that they may be.
+
+Servers before 1.36, and later ones whose gate DRAConsumableCapacity is off, drop `allowMultipleAllocations`
+and the request policies of capacities from slices. Our driver publishes both on every device of a GPU shared
+by MPS or time-slicing: where they are missing the server has dropped them, and they are worked out anew from
+what it has kept, by the rule by which the driver has made them.
+"""
+
+import msgspec
+
+from tangram.model.devices import RequestPolicy
+from tangram.model.kubernetes import (
+    CapacityRequestPolicy,
+    CapacityRequestPolicyRange,
+    Device,
+    DeviceCapacity,
+    ResourceSlice,
+)
+from tangram.model.publishing import SHARED_KINDS, as_quantity, share_policies
+from tangram.model.quantity import parse_quantity
+
+
+def with_shares(item: ResourceSlice) -> tuple[ResourceSlice, bool]:
+    """A slice of our driver with its shared devices as they were published, and whether that made a
+    difference: then the server drops of allocations too which shares they are."""
+    devices = [_shared(device) for device in item.spec.devices or ()]
+    if not any(devices):
+        return item, False
+    whole = [made or device for made, device in zip(devices, item.spec.devices or (), strict=True)]
+    return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=whole)), True
+
+
+def _shared(device: Device) -> Device | None:
+    """None for a device that is as it was published, or of which too little is known: one claim gets it."""
+    attributes = device.attributes or {}
+    if device.allow_multiple_allocations is not None or not {"type", "replicas"} <= attributes.keys():
+        return None
+    kind = next((kind for kind in SHARED_KINDS if kind == attributes["type"].string), None)
+    replicas = attributes["replicas"].int_
+    if kind is None or replicas is None or replicas < 1:
+        return None
+    capacity = device.capacity or {}
+    try:
+        amounts = {name: int(parse_quantity(str(each.value))) for name, each in capacity.items()}
+    except ValueError:
+        return None  # preparing the slice names it
+    policies = share_policies(kind, amounts, replicas=replicas)
+    return msgspec.structs.replace(
+        device,
+        allow_multiple_allocations=True,
+        capacity={
+            name: DeviceCapacity(value=each.value, request_policy=_wire(name, policies.get(name)))
+            for name, each in capacity.items()
+        },
+    )
+
+
+def _wire(capacity: str, policy: RequestPolicy | None) -> CapacityRequestPolicy | None:
+    if policy is None:
+        return None
+    return CapacityRequestPolicy(
+        default=as_quantity(capacity, policy.default),
+        valid_range=CapacityRequestPolicyRange(
+            min_=as_quantity(capacity, policy.minimum),
+            max_=as_quantity(capacity, policy.maximum),
+            step=as_quantity(capacity, policy.step),
+        ),
+    )
