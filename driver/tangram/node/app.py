@@ -167,7 +167,7 @@ class NodePlugin:
             ),
             policy=settings.policy,
             set_aside=self._set_aside,
-            warn=self._reporter.leftovers,
+            warn=self._reporter.noteworthy,
         )
         self._reconciler = Reconciler(
             pool=pool,

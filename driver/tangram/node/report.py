@@ -106,10 +106,9 @@ class Reporter:
         self._want(claim, failed_entries(claim, str(error)))
         self._emit(claim, reason="PrepareFailed", note=str(error), kind="Warning")
 
-    def leftovers(self, held: HeldClaim, found: str) -> None:
-        """The claim gets a GPU on which somebody has left something."""
-        note = f"handed over on node {self._node_name} although {found}"
-        self._warn(held, reason="GpuNotEmpty", note=note, action="Prepare")
+    def noteworthy(self, held: HeldClaim, reason: str, text: str) -> None:
+        """What its user should hear of a claim that is being prepared."""
+        self._warn(held, reason=reason, note=f"node {self._node_name}: {text}", action="Prepare")
 
     def mps_failed(self, held: HeldClaim, incident: MpsIncident) -> None:
         """The MPS daemon of a GPU of the claim, or its server, has failed."""

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -47,8 +48,9 @@ from tangram.node.steps.mps import MpsClients
 
 _log = get_logger("node")
 
-Warn = Callable[[HeldClaim, str], None]
-"""Told of what a user should hear of a claim that is prepared all the same."""
+Reason = Literal["GpuNotEmpty", "MpsStarting"]
+Warn = Callable[[HeldClaim, Reason, str], None]
+"""Told of what a user should hear of a claim that is prepared all the same, or is about to be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +139,9 @@ class Transaction:
             await self._hand_over(device, journal)
         elif device.kind == "mps":
             await self._compute.set(GpuUuid(device.uuid), "exclusive_process", journal)
-            await self._hardware.mps.join(device, journal)
+            await self._hardware.mps.join(
+                device, journal, slow=lambda text: self._warn(journal.held, "MpsStarting", text)
+            )
         elif device.mig is not None and not device.mig.foreign:
             await self.mig.make(device, journal)
 
@@ -162,7 +166,7 @@ class Transaction:
                     found,
                     next_step="end these processes, or reset the GPU; see `leftovers` in the node's settings",
                 )
-            self._warn(journal.held, found)
+            self._warn(journal.held, "GpuNotEmpty", f"handed over although {found}")
         if self._policy.exclusive_compute_mode:
             await self._compute.set(gpu, "exclusive_process", journal)
 

@@ -130,6 +130,7 @@ class FakeMps:
     def __init__(self) -> None:
         self.joined: dict[GpuUuid, dict[str, MpsShare]] = {}
         self.error: TangramError | None = None
+        self.slow = ""
         self.effect: Callable[[str], None] = lambda name: None
 
     def join(self, gpu: GpuUuid, *, claim_uid: str, share: MpsShare) -> None:
@@ -147,8 +148,10 @@ class FakeMps:
     def members(self) -> dict[GpuUuid, dict[str, MpsShare]]:
         return {gpu: dict(claims) for gpu, claims in self.joined.items()}
 
-    async def ready(self, gpu: GpuUuid) -> None:
+    async def ready(self, gpu: GpuUuid, *, slow: Callable[[str], None]) -> None:
         assert self.joined[gpu]
+        if self.slow:
+            slow(self.slow)
         if self.error is not None:
             raise self.error
 
@@ -231,7 +234,7 @@ class Node:
             ),
             policy=self.policy,
             set_aside=lambda damage, path: self.set_aside.append((damage, path)),
-            warn=lambda held, text: self.warnings.append(text),
+            warn=lambda held, reason, text: self.warnings.append(f"{reason}: {text}"),
         )
 
     def reconciler(self, claims: "Claims") -> Reconciler:

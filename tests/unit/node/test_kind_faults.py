@@ -195,6 +195,13 @@ async def test_p41_a_daemon_that_does_not_come_up_costs_its_claim_alone(tmp_path
     assert [held.uid for held in assert_consistent(node)] == [uid(2)]
 
 
+async def test_the_user_hears_that_a_daemon_takes_long_to_start(tmp_path: Path) -> None:
+    node, claims = make_node(tmp_path), Claims()
+    node.mps.slow = "the MPS daemon is still starting"
+    await node.preparer.prepare(claims.put(claim(node, (0, "mps"))))
+    assert node.warnings == ["MpsStarting: the MPS daemon is still starting"]
+
+
 @pytest.mark.parametrize("name", ["mig", "mps", "exclusive"])
 async def test_a_driver_that_is_not_connected_yet_is_not_gone(tmp_path: Path, name: str) -> None:
     """NVML answers UNINITIALIZED until the first look has connected, which may take a slow driver long."""

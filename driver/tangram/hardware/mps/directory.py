@@ -19,7 +19,7 @@ import fcntl
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tangram import DRIVER_NAME
@@ -39,7 +39,10 @@ from tangram.hardware.mps.values import (
 from tangram.model.gpu import GpuUuid
 
 READY_DEADLINE_S = 8.0
-"""So that Prepare answers within 10 s, also when a daemon has to start first."""
+"""So that Prepare answers within 10 s where a daemon hangs, dies, or is not taken up."""
+STARTING_DEADLINE_S = 25.0
+"""While it is coming up: on a node under load that takes longer, and no shorter when it is tried again. The
+kubelet gives a call 45 s; undoing one that failed takes some too."""
 CLIENT_PIPE_DIRECTORY = "/run/tangram-mps"
 """Where a container finds the sockets of its GPU's daemon."""
 CLIENT_DEVICE = 0
@@ -117,13 +120,21 @@ class MpsDirectory:
         uuids = [status.uuid for each in gpu_directories(self._root) if (status := read_status(each))]
         return {GpuUuid(uuid): status for uuid in uuids if (status := self.status(GpuUuid(uuid)))}
 
-    async def ready(self, gpu: GpuUuid, *, deadline_s: float = READY_DEADLINE_S) -> MpsStatus:
+    async def ready(
+        self,
+        gpu: GpuUuid,
+        *,
+        deadline_s: float = READY_DEADLINE_S,
+        slow: Callable[[str], None] | None = None,
+    ) -> MpsStatus:
         """Waits until the daemon serves all the GPU's claims: it runs, its limits cover the largest share.
 
         At once where that is so already. Raises HardwareTimeoutError after `deadline_s`, HardwareError where
-        no supervisor runs then, both with what to look at; StateError.
+        no supervisor runs then, both with what to look at; StateError. One that is coming up is waited for
+        longer, and `slow` told so once.
         """
-        end_s = self._clock.monotonic_s() + deadline_s
+        began_s = self._clock.monotonic_s()
+        told = False
         while True:
             status = self.status(gpu)
             shares = [member.share for member in read_members(self._directory(gpu)).values()]
@@ -132,8 +143,14 @@ class MpsDirectory:
                 raise StateError(f"no claim has joined the MPS daemon of {gpu}", next_step="call join first")
             if status is not None and status.serves(wanted):
                 return status
-            if self._clock.monotonic_s() >= end_s:
-                raise self._not_ready(gpu, status, deadline_s)
+            waited_s = self._clock.monotonic_s() - began_s
+            if waited_s >= deadline_s:
+                starting = status is not None and status.state == "starting"
+                if not starting or waited_s >= max(deadline_s, STARTING_DEADLINE_S):
+                    raise self._not_ready(gpu, status, waited_s)
+                if slow is not None and not told:
+                    slow(f"the MPS daemon of {gpu} is still starting after {waited_s:.0f} s")
+                told = True
             await self._clock.sleep(_POLL_S)
 
     async def gone(self, gpu: GpuUuid, *, deadline_s: float = READY_DEADLINE_S) -> None:
@@ -186,13 +203,13 @@ class MpsDirectory:
             waker.setblocking(False)
             waker.sendto(b"\n", str(self._root / "wake"))
 
-    def _not_ready(self, gpu: GpuUuid, status: MpsStatus | None, deadline_s: float) -> HardwareError:
+    def _not_ready(self, gpu: GpuUuid, status: MpsStatus | None, waited_s: float) -> HardwareError:
         if running_keeper(self._root) is None:
             return HardwareError(
                 "no MPS supervisor (tangram mps run) runs on this node", next_step=_NO_SUPERVISOR
             )
         return HardwareTimeoutError(
-            f"the MPS daemon of {gpu} is not ready after {deadline_s:g} s ({_in_words(status)})",
+            f"the MPS daemon of {gpu} is not ready after {waited_s:.0f} s ({_in_words(status)})",
             next_step=_NO_SUPERVISOR,
         )
 

@@ -1,6 +1,7 @@
 """Shares by MPS: a claim joins its GPU's daemon, and leaves it when it ends."""
 
 import asyncio
+from collections.abc import Callable
 
 from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.mps.directory import MpsDirectory
@@ -16,12 +17,15 @@ class MpsClients:
     def __init__(self, directory: MpsDirectory) -> None:
         self._directory = directory
 
-    async def join(self, device: HeldDevice, journal: Journal) -> None:
-        """Joins, and waits until the daemon serves the claim's share. Raises HardwareError, StateError."""
+    async def join(self, device: HeldDevice, journal: Journal, *, slow: Callable[[str], None]) -> None:
+        """Joins, and waits until the daemon serves the claim's share; `slow` is told if that takes long.
+
+        Raises HardwareError, StateError.
+        """
         gpu = GpuUuid(device.uuid)
         await journal.add(MpsStep(uuid=gpu))
         await asyncio.to_thread(self._directory.join, gpu, claim_uid=journal.held.uid, share=_share(device))
-        await self._directory.ready(gpu)
+        await self._directory.ready(gpu, slow=slow)
 
     async def undo(self, held: HeldClaim, step: MpsStep) -> None:
         """Leaves; waits for the end of a daemon that nobody else uses. HardwareTimeoutError, StateError."""

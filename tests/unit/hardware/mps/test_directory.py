@@ -164,6 +164,36 @@ async def test_p41_prepare_has_an_answer_within_ten_seconds(plugin: Plugin) -> N
     assert "tangram-mps" in caught.value.next_step
 
 
+async def test_a_daemon_that_is_coming_up_is_waited_for_longer(plugin: Plugin) -> None:
+    """On a node under load it takes more than eight seconds, and would do so each time it is asked for."""
+    told: list[str] = []
+    plugin.directory.join(UUID, claim_uid="a", share=share(100))
+    plugin.tell("starting")
+    with plugin.supervised():
+        waiting = asyncio.ensure_future(plugin.directory.ready(UUID, slow=told.append))
+        for _ in range(20):
+            await plugin.clock.advance(1)
+        assert told == [f"the MPS daemon of {UUID} is still starting after 8 s"]
+        plugin.tell("ready", share(100))
+        await plugin.clock.advance(0.1)
+        assert (await waiting).state == "ready"
+
+
+@pytest.mark.parametrize("then", ["starting", "failing"])
+async def test_p41_the_wait_for_a_daemon_that_is_coming_up_ends(plugin: Plugin, then: MpsState) -> None:
+    """Before the kubelet gives the call up, and at once where it has failed."""
+    plugin.directory.join(UUID, claim_uid="a", share=share(100))
+    plugin.tell("starting")
+    with plugin.supervised():
+        waiting = asyncio.ensure_future(plugin.directory.ready(UUID))
+        await plugin.clock.advance(12)
+        assert not waiting.done()
+        plugin.tell(then)
+        await plugin.clock.advance(14 if then == "starting" else 0.1)
+        with pytest.raises(HardwareTimeoutError, match=f"({then})"):
+            await waiting
+
+
 async def test_without_a_supervisor_that_is_said(plugin: Plugin) -> None:
     plugin.directory.join(UUID, claim_uid="a", share=share(100))
     plugin.tell("ready", share(100))
