@@ -24,7 +24,8 @@ def prepared_entries(
     """The entries of a prepared claim, without transition times; a GPU that fell ill is not ready, nor a
     device that is `gone`: its MIG instance was destroyed by somebody else."""
     entries = []
-    for device in held.devices:
+    # Shares of one GPU in one claim whose ids the API server has forgotten (1.35 and older) have one entry.
+    for device in {(each.pool, each.device, each.share_id): each for each in held.devices}.values():
         problem = inventory.illness(device.uuid, device.kind) if inventory else ""
         if not problem and device.device in gone:
             problem = INSTANCE_GONE
@@ -94,7 +95,13 @@ def _data(held: HeldClaim, device: HeldDevice, inventory: Inventory | None) -> d
     if device.kind == "mig":
         return data | _mig_data(held, device, inventory)
     if device.share is not None:
-        return data | _share_data(device.share)
+        return data | _share_data(
+            [
+                other.share
+                for other in held.devices
+                if other.share and (other.device, other.share_id) == (device.device, device.share_id)
+            ]
+        )
     if gpu.memory_bytes is not None:
         data["memory"] = human_bytes(gpu.memory_bytes)
     matrix = inventory.machine.links()
@@ -121,13 +128,12 @@ def _mig_data(held: HeldClaim, device: HeldDevice, inventory: Inventory) -> dict
     return data
 
 
-def _share_data(share: HeldShare) -> dict[str, Any]:
-    data: dict[str, Any] = {"memory": human_bytes(share.memory_bytes)} if share.memory_bytes else {}
-    if share.cores:
-        data["cores"] = share.cores
-    if share.replicas:
-        data["replicas"] = share.replicas
-    return data
+def _share_data(shares: Sequence[HeldShare]) -> dict[str, Any]:
+    memory_bytes = sum(share.memory_bytes for share in shares)
+    data: dict[str, Any] = {"memory": human_bytes(memory_bytes)} if memory_bytes else {}
+    data["cores"] = sum(share.cores for share in shares)
+    data["replicas"] = sum(share.replicas for share in shares)
+    return {name: value for name, value in data.items() if value}
 
 
 def merged(current: Sequence[Entry], own: Sequence[Entry], *, now: str) -> list[Entry] | None:

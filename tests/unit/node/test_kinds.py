@@ -11,6 +11,7 @@ from tests.unit.node.kinds import KindsNode, assert_consistent, claim, make_fore
 from tests.unit.node.support import Claims, uid
 
 from tangram import DRIVER_NAME
+from tangram.api import with_grants
 from tangram.base.errors import (
     DeviceHeldError,
     GpuBusyError,
@@ -19,8 +20,9 @@ from tangram.base.errors import (
 from tangram.hardware.backend import GpuProcess
 from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.mps.values import MpsShare
-from tangram.kube.objects import ResourceClaim
+from tangram.kube.objects import AllocationResult, ResourceClaim
 from tangram.model.mig import MigPlacement
+from tangram.node.claimstatus import prepared_entries
 from tangram.node.held import MigStep
 from tangram.node.steps.mig import BUSY_FOR_S
 from tangram.testing.clock import FakeClock
@@ -179,6 +181,63 @@ async def test_a_share_by_parameters_where_the_server_keeps_no_capacity(
     assert total is not None
     assert share.replicas == 2
     assert abs(share.memory_bytes - total // 2) < 4 * MEBIBYTE
+
+
+def forgotten(made: dict[str, Any], *consumed: dict[str, str]) -> dict[str, Any]:
+    """A claim as our controller writes it to a server that keeps neither `shareID` nor `consumedCapacity`."""
+    devices = made["status"]["allocation"]["devices"]
+    for number, (result, amounts) in enumerate(zip(devices["results"], consumed, strict=True)):
+        result |= {"shareID": f"s{number}", "consumedCapacity": amounts}
+    allocation = msgspec.convert(made["status"]["allocation"], AllocationResult, strict=False)
+    written = json.loads(msgspec.json.encode(with_grants(allocation)))
+    devices["config"] = written["devices"]["config"]
+    for result in devices["results"]:
+        del result["shareID"], result["consumedCapacity"]
+    return made
+
+
+async def test_a_share_that_the_server_has_forgotten(tmp_path: Path, claims: Claims) -> None:
+    """What the controller has written of it counts: the node's setting may be another since."""
+    node = make_node(tmp_path)
+    for number, amounts in ((1, {"cores": "40", "memory": "30Gi"}), (2, {"cores": "60", "memory": "20Gi"})):
+        made = forgotten(claim(node, (0, "mps"), number=number), amounts)
+        held, _ = await node.preparer.prepare(put(claims, made))
+        share = held.devices[0].share
+        assert share is not None
+        assert share.cores == int(amounts["cores"])
+        assert f"{share.memory_bytes // GIBIBYTE}Gi" == amounts["memory"]
+        assert held.result is not None
+        assert [result.share_id for result in held.result] == [None]  # the kubelet knows none
+        assert (await node.preparer.prepare(put(claims, made)))[1] is False
+    third = forgotten(claim(node, (0, "mps"), number=3), {"cores": "1", "memory": "1Gi"})
+    with pytest.raises(DeviceHeldError, match="101 percent"):
+        await node.preparer.prepare(put(claims, third))
+    assert len(assert_consistent(node)) == 2
+
+
+async def test_two_forgotten_shares_of_one_gpu_in_a_claim(tmp_path: Path, claims: Claims) -> None:
+    node = make_node(tmp_path)
+    made = claim(node, (0, "ts"), (0, "ts"))
+    made["spec"]["devices"]["requests"].append({"name": "other", "exactly": {"deviceClassName": "any"}})
+    made["status"]["allocation"]["devices"]["results"][1]["request"] = "other"
+    amounts = {"memory": "20Gi", "replicas": "1"}, {"memory": "30Gi", "replicas": "2"}
+    held, _ = await node.preparer.prepare(put(claims, forgotten(made, *amounts)))
+    assert [device.share.replicas for device in held.devices if device.share] == [1, 2]
+    entries = prepared_entries(held, node.inventory, node_name="n")
+    (entry,) = entries  # the API takes no key twice
+    assert (entry["data"]["replicas"], entry["data"]["memory"]) == (3, "50Gi")
+    await node.preparer.prepare(put(claims, claim(node, (0, "ts"), number=2)))
+    with pytest.raises(DeviceHeldError, match="of its 81920Mi memory"):
+        await node.preparer.prepare(put(claims, claim(node, (0, "ts"), number=3)))
+
+
+async def test_p77_a_forgotten_share_that_cannot_be_read(tmp_path: Path, claims: Claims) -> None:
+    node = make_node(tmp_path)
+    made = forgotten(claim(node, (0, "mps")), {"cores": "40"})
+    made["status"]["allocation"]["devices"]["config"][0]["opaque"]["parameters"]["results"] = 7
+    with pytest.raises(InvalidObjectError, match=r"config\[0\]\.opaque\.parameters"):
+        await node.preparer.prepare(put(claims, made))
+    assert assert_consistent(node) == []
 
 
 @pytest.mark.parametrize(
