@@ -1,6 +1,6 @@
 """What our driver has published about a device of its own."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from tangram import DRIVER_NAME
 from tangram.api import DeviceFacts
@@ -11,8 +11,10 @@ def guarded(cel: CelDevice) -> CelDevice:
     """The device as classes see it where our controller decides: with its `allocator` attribute as
     kube-scheduler would need it, so that the guard of our classes holds. Others are left as they are.
     """
+    if cel.driver != DRIVER_NAME:
+        return cel
     own = cel.attributes.get(DRIVER_NAME, {})
-    if cel.driver != DRIVER_NAME or own.get("allocator") != "controller":
+    if own.get("allocator") != "controller":
         return cel
     attributes = {**cel.attributes, DRIVER_NAME: {**own, "allocator": "scheduler"}}
     return replace(cel, attributes=attributes)

@@ -1,15 +1,15 @@
 """The device an expression looks at."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TypeVar
+
+import msgspec
 
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class CelDevice:
+class CelDevice(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """The variable `device` (`CELDeviceSelector` of resource/v1).
 
     `attributes` maps domain → id → value, where a value is bool, int (64 bits), str or SemVer; `capacity`
@@ -18,18 +18,19 @@ class CelDevice:
     """
 
     driver: str
-    attributes: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
-    capacity: Mapping[str, Mapping[str, Fraction]] = field(default_factory=dict)
+    attributes: Mapping[str, Mapping[str, object]] = {}
+    capacity: Mapping[str, Mapping[str, Fraction]] = {}
     allow_multiple_allocations: bool = False
 
 
 def by_domain(driver: str, values: Mapping[str, T]) -> dict[str, dict[str, T]]:
     """What is published, by domain and id: bare names stand in the driver's own domain."""
-    domains: dict[str, dict[str, T]] = {driver: {}}
+    own: dict[str, T] = {}
+    domains = {driver: own}
     for name, value in values.items():
-        domain, slash, bare = name.partition("/")
-        if slash:
+        if "/" in name:
+            domain, _, bare = name.partition("/")
             domains.setdefault(domain, {})[bare] = value
         else:
-            domains[driver][name] = value
+            own[name] = value
     return domains

@@ -60,7 +60,7 @@ _TYPE_NAMES: Mapping[str, Type] = {
 }
 
 
-@dataclass(frozen=True, slots=False)
+@dataclass(frozen=True, slots=False, eq=False)
 class Environment:
     """One version's functions and types. `Environment.of("k8s-1.36")` gives the same object every time.
 

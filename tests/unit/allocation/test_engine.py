@@ -385,7 +385,7 @@ class TestEffort:
         assert "cost too much to evaluate" in summarize(decision.reasons)
 
     def test_many_alternatives_on_many_nodes_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("tangram.allocation.structured.judge._PAIRS", 100)
+        monkeypatch.setattr("tangram.allocation.structured.account._PAIRS", 100)
         state = snapshot(*(node(f"n{i}", A100) for i in range(4)))
 
         def many(count: int) -> ResourceClaim:

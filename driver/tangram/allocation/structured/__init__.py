@@ -12,10 +12,10 @@ exactly what a version of kube-scheduler allows, its faults included (`parse_fea
 The policy `first-fit` takes the very devices that upstream takes; `tangram` the best fit.
 """
 
+from tangram.allocation.structured.account import Account
 from tangram.allocation.structured.cluster import Cluster, DeviceId, Slice, prepare_slice
 from tangram.allocation.structured.engine import Options, Policy, decide, offer
 from tangram.allocation.structured.features import LATEST, Fault, Features, Gate, parse_features
-from tangram.allocation.structured.judge import Account
 from tangram.allocation.structured.nodes import NodeFacts, selects
 from tangram.allocation.structured.outcome import Code, Outcome, Reasons, Refusal, Shortage
 from tangram.allocation.structured.score import Score

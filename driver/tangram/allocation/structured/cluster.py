@@ -1,9 +1,11 @@
 """What drivers publish, prepared once for many decisions: slices, their devices, and device classes."""
 
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from fractions import Fraction
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
+
+import msgspec
 
 from tangram.allocation.published import guarded
 from tangram.allocation.structured.quantities import Quantity, quantity
@@ -12,14 +14,15 @@ from tangram.cel import CelDevice, by_domain
 from tangram.model.kubernetes import (
     AnyQuantity,
     CapacityRequestPolicy,
+    Counter,
     CounterSet,
     DeviceAttribute,
     DeviceClass,
+    DeviceCounterConsumption,
     NodeSelector,
     ResourceSlice,
 )
 from tangram.model.kubernetes import Device as WireDevice
-from tangram.model.kubernetes import DeviceCapacity as WireCapacity
 from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
 
@@ -84,8 +87,7 @@ class Consumption(NamedTuple):
     groups: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Device:
+class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A published device.
 
     `cel` is what selectors see of it. `guarded` is what selectors of device classes see where our controller
@@ -116,10 +118,10 @@ class Device:
         return found
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Slice:
+class Slice(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A ResourceSlice. `counter_sets`: name → counter → nano-units, in the order published; a slice that has
-    them publishes no devices. `derived_sets`: counter sets of its own devices that nobody publishes."""
+    them publishes no devices. `derived_sets`: counter sets of its own devices that nobody publishes. `binds`:
+    a device has binding conditions; `has_groups`: one declares compatibility groups."""
 
     name: str
     pool: PoolId
@@ -133,10 +135,8 @@ class Slice:
     counter_sets: tuple[tuple[str, Mapping[str, int]], ...]
     skip_node_operations: list[str] | None
     derived_sets: tuple[tuple[str, Mapping[str, int]], ...] = ()
-
-    @cached_property
-    def uses_compatibility_groups(self) -> bool:
-        return any(consumption.groups for device in self.devices for consumption in device.consumes)
+    binds: bool
+    has_groups: bool
 
 
 class Cluster:
@@ -200,27 +200,39 @@ def prepare_slice(item: ResourceSlice, *, derived_sets: Sequence[CounterSet] = (
         counter_sets=counter_sets,
         skip_node_operations=spec.skip_node_operations,
         derived_sets=_counter_sets(derived_sets),
+        binds=any(device.wire.binding_conditions is not None for device in devices),
+        has_groups=any(taken.groups for device in devices for taken in device.consumes),
     )
 
 
 def _counter_sets(wire: Iterable[CounterSet]) -> tuple[tuple[str, Mapping[str, int]], ...]:
-    return tuple(
-        (s.name, {name: _nano(counter.value) for name, counter in (s.counters or {}).items()}) for s in wire
-    )
+    return tuple((item.name, dict(_amounts(item.counters))) for item in wire)
+
+
+def _amounts(counters: Mapping[str, Counter] | None) -> Iterable[tuple[str, int]]:
+    """By name, in nano-units."""
+    return [(name, quantity(counter.value).nano) for name, counter in (counters or {}).items()]
 
 
 def _device(pool: PoolId, wire: WireDevice) -> Device:
-    wires = wire.attributes or {}
-    attributes = {name: value for name, a in wires.items() if (value := _attribute(a)) is not None}
-    capacity = {name: _capacity(c) for name, c in (wire.capacity or {}).items()}
+    attributes: dict[str, Attribute] = {}
+    values: dict[str, object] = {}
+    has_lists = False
+    for name, attribute in (wire.attributes or {}).items():
+        if (known := _attribute(attribute)) is not None:
+            attributes[name], values[name] = known
+            has_lists = has_lists or not known[0].scalar
+    capacity: dict[str, Capacity] = {}
+    amounts: dict[str, Fraction] = {}
+    for name, item in (wire.capacity or {}).items():
+        policy = item.request_policy
+        text = str(item.value)
+        capacity[name] = _whole(text) if policy is None else Capacity(quantity(text), _policy(policy))
+        amounts[name] = parse_quantity(text)
     cel = CelDevice(
         driver=pool.driver,
-        attributes=by_domain(
-            pool.driver, {name: _cel(wires[name], value) for name, value in attributes.items()}
-        ),
-        capacity=by_domain(
-            pool.driver, {name: parse_quantity(str(c.value)) for name, c in (wire.capacity or {}).items()}
-        ),
+        attributes=by_domain(pool.driver, values),
+        capacity=by_domain(pool.driver, amounts),
         allow_multiple_allocations=bool(wire.allow_multiple_allocations),
     )
     return Device(
@@ -230,28 +242,24 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         guarded=guarded(cel),
         attributes=attributes,
         capacity=capacity,
-        consumes=tuple(
-            Consumption(
-                consumed.counter_set,
-                tuple((name, _nano(c.value)) for name, c in (consumed.counters or {}).items()),
-                frozenset(consumed.compatibility_groups or ()),
-            )
-            for consumed in wire.consumes_counters or ()
-        ),
-        has_lists=any(not value.scalar for value in attributes.values()),
+        consumes=tuple(map(_consumption, wire.consumes_counters)) if wire.consumes_counters else (),
+        has_lists=has_lists,
     )
 
 
-def _attribute(wire: DeviceAttribute) -> Attribute | None:
-    """None for a value of a kind that this version does not know."""
+def _consumption(wire: DeviceCounterConsumption) -> Consumption:
+    groups = frozenset(wire.compatibility_groups) if wire.compatibility_groups else _NO_GROUPS
+    return Consumption(wire.counter_set, tuple(_amounts(wire.counters)), groups)
+
+
+_NO_GROUPS: frozenset[str] = frozenset()
+
+
+def _attribute(wire: DeviceAttribute) -> tuple[Attribute, object] | None:
+    """The value as constraints compare it, and as selectors see it: a list as a tuple in the order published.
+    None for a value of a kind that this version does not know."""
     if wire.ints or wire.bools or wire.strings or wire.versions:
-        lists: tuple[tuple[str, Sequence[object] | None], ...] = (
-            ("int", wire.ints),
-            ("bool", wire.bools),
-            ("string", wire.strings),
-            ("version", wire.versions),
-        )
-        return next(Attribute(kind, frozenset(values), scalar=False) for kind, values in lists if values)
+        return _list(wire)
     if wire.string is not None:
         return _scalar("string", wire.string)
     if wire.int_ is not None:
@@ -261,28 +269,32 @@ def _attribute(wire: DeviceAttribute) -> Attribute | None:
     return None if wire.version is None else _scalar("version", wire.version)
 
 
+def _list(wire: DeviceAttribute) -> tuple[Attribute, object]:
+    lists: tuple[tuple[str, Sequence[object] | None], ...] = (
+        ("int", wire.ints),
+        ("bool", wire.bools),
+        ("string", wire.strings),
+        ("version", wire.versions),
+    )
+    kind, values = next((kind, values) for kind, values in lists if values)
+    seen = map(_version, wire.versions or ()) if kind == "version" else values
+    return Attribute(kind, frozenset(values), scalar=False), tuple(seen)
+
+
 @lru_cache(maxsize=4096, typed=True)
-def _scalar(kind: str, value: str | int) -> Attribute:
+def _scalar(kind: str, value: str | int) -> tuple[Attribute, object]:
     """Devices have few different values."""
-    return Attribute(kind, frozenset((value,)), scalar=True)
-
-
-def _cel(wire: DeviceAttribute, value: Attribute) -> object:
-    """A scalar, or a tuple in the order published."""
-    if value.scalar:
-        (scalar,) = value.values
-        return _version(str(scalar)) if value.kind == "version" else scalar
-    if value.kind == "version":
-        return tuple(map(_version, wire.versions or ()))
-    return tuple(wire.ints or wire.bools or wire.strings or ())
+    seen = _version(str(value)) if kind == "version" else value
+    return Attribute(kind, frozenset((value,)), scalar=True), seen
 
 
 _version = lru_cache(maxsize=1024)(SemVer)
 
 
-def _capacity(wire: WireCapacity) -> Capacity:
-    policy = wire.request_policy
-    return Capacity(quantity(wire.value), _policy(policy) if policy else None)
+@lru_cache(maxsize=4096)
+def _whole(value: str) -> Capacity:
+    """A capacity without a policy; devices have few different ones."""
+    return Capacity(quantity(value), None)
 
 
 def _policy(wire: CapacityRequestPolicy) -> Policy:
@@ -299,7 +311,3 @@ def _policy(wire: CapacityRequestPolicy) -> Policy:
 
 def _optional(value: AnyQuantity | None) -> Quantity | None:
     return None if value is None else quantity(value)
-
-
-def _nano(value: AnyQuantity) -> int:
-    return quantity(value).nano

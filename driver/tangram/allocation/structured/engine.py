@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from tangram.allocation.structured.account import Account, TooDear
 from tangram.allocation.structured.bestfit import BestFit
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Cluster
 from tangram.allocation.structured.constraints import constraints
 from tangram.allocation.structured.features import LATEST, Features
-from tangram.allocation.structured.judge import Account, Judge, TooDear
+from tangram.allocation.structured.judge import Judge
 from tangram.allocation.structured.links import linked_sets
 from tangram.allocation.structured.nodes import NodeFacts
 from tangram.allocation.structured.outcome import Exhausted, FatalError, Outcome, Reasons, Shortage

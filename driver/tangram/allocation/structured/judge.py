@@ -1,30 +1,23 @@
 """Which devices a request can never have, whatever is free: not selected, too small, tainted, feature off.
 
-One judge per decision: it remembers its answers, and bounds what selectors may cost. A claim is written by
-anybody, and one loop decides for all. It is counted as work (`tangram.cel.work`), without regard to what
-caches know: the same decision always ends at the same place.
+One judge per decision: it remembers its answers.
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tangram.allocation.structured.account import Account
 from tangram.allocation.structured.capacity import Demand, demand
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import requested, unmet
 from tangram.allocation.structured.requests import Alternative
-from tangram.allocation.structured.view import Bill, Matches, Verdict, View
+from tangram.allocation.structured.view import Matches, Verdict, View
 from tangram.model.kubernetes import DeviceTaint, DeviceToleration
 
 OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
 """What a node declares that can leave out operations (KEP-5945)."""
-
-
-_PAIRS = 33_000
-_PAIRS_PER_DEVICE = 4
-"""Pairs of a request and a device that are looked at, some 50 us each: as many as 32 requests with 8
-alternatives and 128 devices make, and on however many nodes a few requests for each device."""
 
 
 class Refused(NamedTuple):
@@ -37,44 +30,6 @@ class Refused(NamedTuple):
     @property
     def text(self) -> str:
         return str(self.what)
-
-
-class TooDear(Exception):  # noqa: N818 - an outcome that crosses frames, as search.Exhausted
-    """Evaluating the selectors costs more than one decision may."""
-
-
-class Account:
-    """What evaluating selectors may cost in one decision, on however many nodes. What was paid for once is
-    free: equal devices cost no more than one. Looking at a pair of request and device never is."""
-
-    def __init__(self, units: int) -> None:
-        self._units_left = units
-        self._pairs_left = _PAIRS
-        self._paid: set[int] = set()
-
-    def pay(self, bill: Bill) -> None:
-        """Raises TooDear when that is beyond the bound."""
-        for item, cost in bill:
-            if item not in self._paid:
-                self._paid.add(item)
-                self._units_left -= cost
-        if self._units_left < 0:
-            raise TooDear
-
-    def allow(self, devices: int) -> None:
-        """So many devices more come into question."""
-        self._pairs_left += _PAIRS_PER_DEVICE * devices
-
-    def look(self) -> None:
-        """A device is looked at for a request. Raises TooDear when that is beyond the bound."""
-        self._pairs_left -= 1
-        if self._pairs_left < 0:
-            raise TooDear
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether any more payment was refused."""
-        return self._units_left < 0 or self._pairs_left < 0
 
 
 class Judge:
@@ -93,9 +48,7 @@ class Judge:
     def verdict(self, matches: Matches, position: int) -> Verdict | None:
         """What selectors say of a device. Raises TooDear when their cost is beyond the bound."""
         self._account.look()
-        verdict = matches.verdict(position)
-        self._account.pay(matches.bill(position))
-        return verdict
+        return matches.verdict(position, self._account)
 
     def demand(self, alternative: Alternative, position: int) -> Demand:
         """What the request takes of the capacities of the device."""
@@ -122,9 +75,10 @@ class Judge:
         verdict = self.verdict(alternative.matches, position)
         if verdict is not None:
             if verdict.fatal:
-                claim = alternative.matches.terms.claim
-                raise FatalError(f"claim {claim}, request {alternative.name}: {verdict.text}")
-            return Refused(verdict.code, verdict.text, verdict.short)
+                raise FatalError(
+                    f"claim {alternative.claim_name}, request {alternative.name}: {verdict.what}"
+                )
+            return Refused(verdict.code, verdict.what, verdict.short)
         if self._consumable:
             wanted = self.demand(alternative, position)
             if wanted.fatal:

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import msgspec
+
 from tangram.allocation.structured.cluster import DeviceId
 from tangram.allocation.structured.score import Score
 from tangram.model.kubernetes import AllocationResult
@@ -83,8 +85,7 @@ class Reasons:
     shortage: Shortage = Shortage()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     """What one node can do for claims that are decided together.
 
     Exactly one of these: `allocations` (one per claim, in order: the claims fit); `error` (fatal for the pod

@@ -5,7 +5,8 @@ those with binding conditions last, slices by name, devices as listed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+
+import msgspec
 
 from tangram.allocation.structured.cluster import Cluster, Device, PoolId, Slice
 from tangram.allocation.structured.features import Fault, Features, Gate
@@ -14,8 +15,7 @@ from tangram.allocation.structured.outcome import FatalError
 from tangram.model.kubernetes import NodeSelector
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Pool:
+class Pool(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """A pool as a node sees it.
 
     `incomplete` and `invalid` say why nothing may be allocated from it (empty: it may). `slices` have the
@@ -27,11 +27,11 @@ class Pool:
     invalid: str = ""
     slices: tuple[Slice, ...] = ()
     others: tuple[Slice, ...] = ()
-    counter_sets: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    counter_sets: Mapping[str, Mapping[str, int]] = {}
 
     @property
     def has_binding_conditions(self) -> bool:
-        return any(_binds(item) for item in self.slices)
+        return any(item.binds for item in self.slices)
 
 
 def gather(cluster: Cluster, node: NodeFacts, features: Features) -> tuple[Pool, ...]:
@@ -78,7 +78,7 @@ def _relevant(item: Slice, node: NodeFacts, features: Features) -> bool:
 
 def _hidden(item: Slice, features: Features) -> bool:
     """Versions that know compatibility groups but do not honour them leave such slices alone."""
-    return features.reads_137 and item.uses_compatibility_groups
+    return features.reads_137 and item.has_groups
 
 
 def reaches_device(node: NodeFacts, device: Device) -> bool:
@@ -130,7 +130,7 @@ def _complete_pool(
     pool_id: PoolId, found: list[Slice], everywhere: Sequence[Slice], features: Features
 ) -> Pool:
     last = features.has(Fault.BINDING_SLICES_LAST)
-    found = sorted(found, key=lambda item: (last and _binds(item), item.name))
+    found = sorted(found, key=lambda item: (last and item.binds, item.name))
     partitionable = features.on(Gate.PARTITIONABLE_DEVICES)
     mine = {item.name for item in found}
     rest = [item for item in everywhere if item.name not in mine]
@@ -161,12 +161,8 @@ def _pool_by_slice(pool_id: PoolId, found: list[Slice]) -> Pool:
         id=pool_id,
         incomplete=incomplete,
         invalid=f"device name {repeated} occurs twice" if repeated else "",
-        slices=tuple(sorted(found, key=lambda item: (_binds(item), item.name))),
+        slices=tuple(sorted(found, key=lambda item: (item.binds, item.name))),
     )
-
-
-def _binds(item: Slice) -> bool:
-    return any(device.wire.binding_conditions is not None for device in item.devices)
 
 
 def _repeated(names: Iterable[str]) -> str:

@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from tangram import DRIVER_NAME
+from tangram.allocation.structured.account import TooDear
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
-from tangram.allocation.structured.judge import Judge, Refused, TooDear
+from tangram.allocation.structured.judge import Judge, Refused
 from tangram.allocation.structured.links import LinkedSets
 from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal, Shortage
 from tangram.allocation.structured.requests import Alternative, Request

@@ -1,7 +1,6 @@
 """Claims as the search sees them: requests with alternatives, checked as upstream checks them first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -31,8 +30,7 @@ MAXIMUM_RESULTS = 32
 """Devices per claim (`AllocationResultsMaxSize` of resource/v1)."""
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Alternative:
+class Alternative(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """One way to serve a request: the request itself, or one of its subrequests.
 
     `index` numbers all alternatives of the decision. `everything`: the request wants all matching devices,
@@ -41,6 +39,7 @@ class Alternative:
 
     index: int
     claim: int
+    claim_name: str
     request: str
     subrequest: str
     device_class: DeviceClass
@@ -64,8 +63,7 @@ class Alternative:
         return self.demand.linked_set_size if self.demand else 1
 
 
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Request:
+class Request(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     """`prioritized`: the alternatives are subrequests, tried in order."""
 
     claim: int
@@ -177,7 +175,6 @@ class Compiler:
             Terms(
                 class_name,
                 _selectors(device_class.spec.selectors, f"class {class_name}"),
-                claim_name(claim),
                 selectors,
                 self._controller,
             )
@@ -193,6 +190,7 @@ class Compiler:
         return Alternative(
             index=self._count - 1,
             claim=index,
+            claim_name=claim_name(claim),
             request=name,
             subrequest=subrequest,
             device_class=device_class,
@@ -250,7 +248,7 @@ class Compiler:
             for position in self._view.by_pool.get(pool.id, ()):
                 verdict = self._verdict(matches, position)
                 if verdict is not None and verdict.fatal:
-                    raise FatalError(f"{where}: {verdict.text}")
+                    raise FatalError(f"{where}: {verdict.what}")
                 if verdict is not None or unmet(wanted, self._view.device(position)):
                     continue
                 if self._big_enough(

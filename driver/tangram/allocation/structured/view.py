@@ -5,12 +5,14 @@ cluster.
 """
 
 from collections.abc import Hashable, Iterable
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from tangram import DRIVER_NAME
+from tangram.allocation.structured.account import Account, Bill, compiling
 from tangram.allocation.structured.cluster import Cluster, Device, DeviceId, PoolId, Slice
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.nodes import NodeFacts
@@ -19,7 +21,6 @@ from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
 from tangram.cel import CelDevice, Program, Reference, compiled
-from tangram.cel.work import COMPILING, REFUSING
 from tangram.model.devices import DRAINED_TAINT
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
@@ -30,16 +31,12 @@ _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
 
-Bill = tuple[tuple[int, int], ...]
-"""Answers of selectors, each by a hash that tells it from others, and the work that they take."""
-
-
 class Verdict(NamedTuple):
-    """Why a device does not match a request; `fatal` ends the decision, as upstream. `short`: the same
-    without what is true of this device alone."""
+    """Why a device does not match a request: `what` has a text. `fatal` ends the decision, as upstream.
+    `short`: the same without what is true of this device alone."""
 
     code: Code
-    text: str
+    what: object
     fatal: bool = False
     short: str = ""
 
@@ -49,7 +46,6 @@ class Terms(NamedTuple):
 
     class_name: str
     class_selectors: tuple[str, ...]
-    claim: str
     selectors: tuple[str, ...]
     controller: bool
 
@@ -87,73 +83,143 @@ class View:
 
     def matches(self, terms: Terms) -> "Matches":
         """What selectors say, remembered."""
-        key = (terms.class_selectors, terms.selectors, terms.controller)
-        known = self._known.get(key)
-        if known is None or known.terms != terms:
+        known = self._known.get(terms)
+        if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            known = self._known[key] = Matches(self, terms)
+            known = self._known[terms] = Matches(self, terms)
         return known
+
+
+class _Selector(NamedTuple):
+    """A selector, and how to tell of it. `guarded`: it is asked of what classes see of a device."""
+
+    text: str
+    guarded: bool
+    code: Code
+    name: str
+    refusing: str
+    short: str
+
+    def refusal(self, program: Program, seen: CelDevice) -> Verdict:
+        """The verdict on devices that it does not select."""
+        return Verdict(self.code, _Refusal(self.refusing, program.parts, seen), short=self.short)
+
+    def failure(self, text: str) -> Verdict:
+        """The verdict where it cannot be evaluated."""
+        return Verdict(self.code, f"{self.name}{text}", fatal=True)
+
+
+def _selectors(terms: Terms) -> Iterable[_Selector]:
+    for index, text in enumerate(terms.class_selectors):
+        owner = f"class {terms.class_name}"
+        refusing, short = f"is not of {owner}: {_excerpt(text)}", f"not of device {owner}"
+        yield _Selector(text, terms.controller, Code.CLASS, f"{owner}: selector #{index}", refusing, short)
+    for index, text in enumerate(terms.selectors):
+        refusing, short = f"does not match: {_excerpt(text)}", f"not selected by {_excerpt(text)}"
+        yield _Selector(text, False, Code.SELECTOR, f"selector #{index}", refusing, short)
+
+
+class _Refusal(NamedTuple):
+    """What a selector says against a device, put into words when somebody reads it."""
+
+    refusing: str
+    parts: tuple[Reference, ...]
+    seen: CelDevice
+
+    def __str__(self) -> str:
+        return f"{self.refusing}{_found(self.parts, self.seen)}"
+
+
+class _Known(NamedTuple):
+    """A verdict, and what selectors cost for it."""
+
+    verdict: Verdict | None
+    bill: Bill = ()
 
 
 class Matches:
-    """The verdicts of one kind of request; each is worked out when it is asked for."""
+    """The verdicts of one kind of request; each is worked out when it is asked for, and once for all devices
+    that are equal in what the selectors read."""
 
     def __init__(self, view: View, terms: Terms) -> None:
-        self.terms = terms
         self._view = view
-        self._verdicts: list[Verdict | bool | None] = [False] * len(view.places)
-        self._bills: list[Bill] = [()] * len(view.places)
-        self._equal_verdicts: dict[Verdict | None, Verdict | None] = {}
-        self._equal_bills: dict[Bill, Bill] = {}
+        self._features = view.features
+        self._environment = view.features.environment
+        self._reads_lists = view.features.reads_137 or view.features.on(Gate.LIST_TYPE_ATTRIBUTES)
+        self._controller = terms.controller
+        self._selectors = tuple(_selectors(terms))
+        self._verdicts: list[_Known | None] = [None] * len(view.places)
+        # By what was read, or by verdict: thousands of nodes remember it.
+        self._equal: dict[Hashable, _Known] = {}
 
-    def verdict(self, position: int) -> Verdict | None:
-        """None if the device at this place matches."""
+    def verdict(self, position: int, account: Account) -> Verdict | None:
+        """None if the device at this place matches. Raises TooDear if the account does not suffice."""
         known = self._verdicts[position]
-        if known is False or known is True:
-            found = self._judge(position)
-            # Of many devices the same is true; thousands of nodes remember it.
-            known = self._verdicts[position] = self._equal_verdicts.setdefault(found, found)
+        if known is None:
+            known = self._verdicts[position] = self._judge(position, account)
+        account.pay(known.bill)
+        return known.verdict
+
+    def _judge(self, position: int, account: Account) -> _Known:
+        place = self._view.places[position]
+        device = place.device
+        if device is None or place.slice is None:
+            return _Known(Verdict(Code.POOL, place.poison, fatal=True))
+        refused = None
+        if device.wire.binding_conditions and not self._features.on(Gate.DEVICE_BINDING_AND_STATUS):
+            refused = Verdict(Code.FEATURE, "has binding conditions, which are not honoured")
+        elif self._controller:
+            refused = _not_ours(device)
+        if refused is not None:
+            return self._equal.setdefault(refused, _Known(refused))
+        known = self._select(device, account)
+        if place.slice.per_device and known.verdict is None:
+            return known._replace(verdict=_unreachable(self._view.node, device))
         return known
 
-    def bill(self, position: int) -> Bill:
-        """What the verdict has cost: each answer, by what tells it from others, and its price."""
-        return self._bills[position]
+    def _select(self, device: Device, account: Account) -> _Known:
+        """What the selectors say, one after the other."""
+        known = _Known(None)
+        read: Hashable = ()
+        for selector in self._selectors:
+            program = account.program(selector.text, self._environment)
+            if isinstance(program, CelError):
+                bill = (*known.bill, compiling(selector.text, program))
+                return _Known(selector.failure(f": CEL compile error: {program}"), bill)
+            if device.has_lists and not self._reads_lists:
+                bill = (*known.bill, compiling(selector.text, program))
+                return _Known(
+                    selector.failure(": CEL runtime error: attribute: unsupported attribute value"), bill
+                )
+            seen = device.guarded if selector.guarded else device.cel
+            if seen.allow_multiple_allocations and self._features.is_basic:
+                seen = replace(seen, allow_multiple_allocations=False)
+            parts, answer = program.answer(seen)
+            read = (read, parts)
+            found = self._equal.get(read)
+            if found is None:
+                answered = (hash((selector.text, parts)), answer.work)
+                bill = (*known.bill, compiling(selector.text, program), answered)
+                account.pay(bill)
+                if isinstance(answer.result, CelRuntimeError):
+                    text = f" on device {device.id}: CEL runtime error: {answer.result}"
+                    return _Known(selector.failure(text), bill)
+                found = _Known(None if answer.result else selector.refusal(program, seen), bill)
+                self._equal[read] = found
+            known = found
+            if known.verdict is not None:
+                break
+        return known
 
-    def _judge(self, position: int) -> Verdict | None:
-        place = self._view.places[position]
-        device, features = place.device, self._view.features
-        if device is None or place.slice is None:
-            return Verdict(Code.POOL, place.poison, fatal=True)
-        if not features.on(Gate.DEVICE_BINDING_AND_STATUS) and device.wire.binding_conditions:
-            return Verdict(Code.FEATURE, "has binding conditions, which are not honoured")
-        if self.terms.controller and (refused := _not_ours(device)):
-            return refused
-        bill: list[tuple[int, int]] = []
-        refused = self._selectors(device, bill)
-        paid = tuple(bill)
-        self._bills[position] = self._equal_bills.setdefault(paid, paid)
-        if refused:
-            return refused
-        if place.slice.per_device:
-            try:
-                if not reaches_device(self._view.node, device):
-                    return Verdict(Code.NODE, f"is not reachable from node {self._view.node.name}")
-            except FatalError as error:
-                return Verdict(Code.NODE, str(error), fatal=True)
-        return None
 
-    def _selectors(self, device: Device, bill: list[tuple[int, int]]) -> Verdict | None:
-        terms, features = self.terms, self._view.features
-        seen = device.guarded if terms.controller else device.cel
-        for index, text in enumerate(terms.class_selectors):
-            owner = f"class {terms.class_name}"
-            if refused := _ask(text, seen, device, features, bill, owner=owner, index=index):
-                return refused
-        for index, text in enumerate(terms.selectors):
-            if refused := _ask(text, device.cel, device, features, bill, owner="", index=index):
-                return refused
-        return None
+def _unreachable(node: NodeFacts, device: Device) -> Verdict | None:
+    try:
+        if reaches_device(node, device):
+            return None
+    except FatalError as error:
+        return Verdict(Code.NODE, str(error), fatal=True)
+    return Verdict(Code.NODE, f"is not reachable from node {node.name}")
 
 
 def _places(pools: tuple[Pool, ...], features: Features) -> list[Place]:
@@ -183,41 +249,6 @@ def _not_ours(device: Device) -> Verdict | None:
     return Verdict(Code.UNHEALTHY, "drained" if drained else "unhealthy")
 
 
-def _ask(
-    text: str,
-    seen: CelDevice,
-    device: Device,
-    features: Features,
-    bill: list[tuple[int, int]],
-    *,
-    owner: str,
-    index: int,
-) -> Verdict | None:
-    code = Code.CLASS if owner.startswith("class ") else Code.SELECTOR
-    where = f"{owner}: selector #{index}" if owner else f"selector #{index}"
-    program = compiled(text, features.environment)
-    bill.append(
-        (hash(text), COMPILING * program.size if isinstance(program, Program) else REFUSING * len(text))
-    )
-    if isinstance(program, CelError):
-        return Verdict(code, f"{where}: CEL compile error: {program}", fatal=True)
-    if device.has_lists and not features.reads_137 and not features.on(Gate.LIST_TYPE_ATTRIBUTES):
-        return Verdict(
-            code, f"{where}: CEL runtime error: attribute: unsupported attribute value", fatal=True
-        )
-    if features.is_basic and seen.allow_multiple_allocations:
-        seen = replace(seen, allow_multiple_allocations=False)
-    parts, answer = program.answer(seen)
-    bill.append((hash((text, parts)), answer.work))
-    if isinstance(answer.result, CelRuntimeError):
-        return Verdict(code, f"{where} on device {device.id}: CEL runtime error: {answer.result}", fatal=True)
-    if answer.result:
-        return None
-    what = f"is not of {owner}" if code is Code.CLASS else "does not match"
-    short = f"not of device {owner}" if code is Code.CLASS else f"not selected by {_excerpt(text)}"
-    return Verdict(code, f"{what}: {_excerpt(text)}{_found(program, seen)}", short=short)
-
-
 def carries_guard(class_selectors: Iterable[str]) -> bool:
     """True if a selector of a class asks for the attribute `allocator` of our driver. That of one that does
     not compile is found by its words: so the claim gets a reason."""
@@ -237,10 +268,10 @@ def _is_guard(text: str) -> bool:
     return any((part.domain, part.id) == (DRIVER_NAME, "allocator") for part in program.references())
 
 
-def _found(program: Program, seen: CelDevice) -> str:
+def _found(parts: Iterable[Reference], seen: CelDevice) -> str:
     """The values that a selector has read, for people: `, where model is A`."""
     values = []
-    for part in program.parts:
+    for part in parts:
         if part.domain is not None and part.id is not None and part.field in ("attributes", "capacity"):
             fields = seen.attributes if part.field == "attributes" else seen.capacity
             value = fields.get(part.domain, {}).get(part.id)
