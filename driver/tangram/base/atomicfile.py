@@ -26,11 +26,11 @@ def write_atomically(path: Path, data: bytes, *, mode: int, sync: bool = True) -
     power cut: for what is of no use after one. StateError names the path and what to do.
     """
     try:
-        path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
         try:
             _replace(path, data, mode, sync=sync)
         except FileNotFoundError:
-            # Another process that starts just now took the temporary file for a leftover.
+            # No directory yet; or another process, starting just now, took the temporary file for a leftover.
+            path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
             _replace(path, data, mode, sync=sync)
     except OSError as error:
         raise state_error(error, path, "cannot be written") from error
@@ -55,12 +55,14 @@ def _replace(path: Path, data: bytes, mode: int, *, sync: bool) -> None:
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
+        try:
+            while data:
+                data = data[os.write(descriptor, data) :]
             os.fchmod(descriptor, mode)
             if sync:
                 os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

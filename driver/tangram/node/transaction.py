@@ -96,20 +96,23 @@ class Transaction:
         )
 
     def make_files(self, wanted: HeldClaim, inventory: Inventory) -> HeldClaim:
-        """The whole of a claim that `is_files_alone`. Blocking. On an error all is undone that can be."""
+        """The whole of a claim that `is_files_alone`, in one durable write. Blocking. On an error all is
+        undone that can be."""
+        done = _done(wanted)
         try:
-            # A power cut takes along all that this announces.
-            self._store.write(wanted, sync=False)
-            return self.commit(wanted, inventory, {})
+            # The held file first, and as it stays: a CDI file that is missing can always be written.
+            self._store.write(done)
+            self._cdi.write(done, inventory)
         except TangramError:
             with contextlib.suppress(TangramError):
-                self._undo_files(wanted)
+                self._undo_files(done)
             raise
+        return done
 
     def commit(self, held: HeldClaim, inventory: Inventory, extras: dict[str, Extra]) -> HeldClaim:
         """CDI file and result of a claim whose hardware is as it should be. Blocking."""
         self._cdi.write(held, inventory, extras)
-        done = msgspec.structs.replace(held, phase="prepared", result=_results(held))
+        done = _done(held)
         self._store.write(done)
         return done
 
@@ -217,21 +220,15 @@ class Transaction:
 
     async def release(self, held: HeldClaim) -> None:
         """Undoes a claim that ended. Raises HardwareError, StateError; then a later call goes on with it."""
-        if held.phase != "unpreparing":
+        # Files alone need no note: until the held file is gone the claim is held, and can be whole again.
+        if held.phase != "unpreparing" and not _has_only_files(held):
             held = msgspec.structs.replace(held, phase="unpreparing")
-            if _has_only_files(held):
-                await asyncio.to_thread(self._release_files, held)
-                return
             await asyncio.to_thread(self._note_release, held)
         await self.undo(held)
 
-    def _release_files(self, held: HeldClaim) -> None:
-        self._note_release(held)
-        self._undo_files(held)
-
     def _note_release(self, held: HeldClaim) -> None:
         try:
-            self._store.write(held, sync=not _has_only_files(held))
+            self._store.write(held)
         except StateError as error:
             # A full disk must not keep a pod from ending: every step can be repeated without this note.
             _log.warning("unprepare_not_noted", claim=held.label, error=str(error))
@@ -263,8 +260,9 @@ def _has_only_files(held: HeldClaim) -> bool:
     return all(isinstance(step, CdiStep) for step in held.undo)
 
 
-def _results(held: HeldClaim) -> tuple[HeldResult, ...]:
-    return tuple(
+def _done(held: HeldClaim) -> HeldClaim:
+    """As it is held once all steps are carried out."""
+    results = tuple(
         HeldResult(
             pool=device.pool,
             device=device.device,
@@ -274,3 +272,4 @@ def _results(held: HeldClaim) -> tuple[HeldResult, ...]:
         )
         for device in held.devices
     )
+    return msgspec.structs.replace(held, phase="prepared", result=results)

@@ -266,11 +266,11 @@ class Node:
         return self.root / "cdi" / f"{DRIVER_NAME}_{uid(number)}.json"
 
     def files(self) -> set[str]:
-        """Everything on disk but the lock files of GPUs."""
+        """Everything on disk but the lock file."""
         return {
             str(path.relative_to(self.root))
             for path in self.root.rglob("*")
-            if path.is_file() and not path.name.startswith("gpu-")
+            if path.is_file() and path.parent.name != "locks"
         }
 
 
@@ -323,6 +323,7 @@ class Killer:
 
     _CALLS: tuple[tuple[Any, str], ...] = (
         (os, "open"),
+        (os, "write"),
         (os, "fsync"),
         (os, "fchmod"),
         (pathlib.Path, "replace"),

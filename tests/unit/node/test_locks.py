@@ -1,6 +1,7 @@
 """Locks between tasks and between processes."""
 
 import asyncio
+import gc
 import os
 import subprocess
 import sys
@@ -13,12 +14,16 @@ from tangram.node.locks import Locks
 from tangram.testing.clock import FakeClock
 
 HOLDER = """
-import fcntl, os, sys
-fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
-fcntl.flock(fd, fcntl.LOCK_EX)
-print("locked", flush=True)
-sys.stdin.readline()
-if len(sys.argv) > 2: os.unlink(sys.argv[1])
+import asyncio, pathlib, sys
+from tangram.base.clock import SystemClock
+from tangram.node.locks import Locks
+
+async def hold():
+    async with Locks(pathlib.Path(sys.argv[1]), clock=SystemClock()).gpus(["GPU-1"]):
+        print("locked", flush=True)
+        sys.stdin.readline()
+
+asyncio.run(hold())
 """
 
 
@@ -34,9 +39,10 @@ def locks(tmp_path: Path, clock: FakeClock) -> Locks:
     return made
 
 
-def holder(path: Path, *more: str) -> "subprocess.Popen[str]":
+def holder(tmp_path: Path) -> "subprocess.Popen[str]":
+    """Another process, which has the lock of GPU-1."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDER, str(path), *more],
+        [sys.executable, "-c", HOLDER, str(tmp_path / "locks")],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -80,16 +86,41 @@ async def test_gpus_are_locked_without_deadlock(locks: Locks) -> None:
         await asyncio.gather(*(work(*pair) for pair in [("GPU-1", "GPU-2"), ("GPU-2", "GPU-1")] * 20))
 
 
-async def test_files(locks: Locks, tmp_path: Path) -> None:
+async def test_nothing_is_left_of_a_lock(locks: Locks, tmp_path: Path) -> None:
     async with locks.claim("u1"), locks.gpus(["GPU-0AB1-../..", "GPU-0AB1-../.."]):
-        assert sorted(path.name for path in (tmp_path / "locks").iterdir()) == [
-            "claim-u1.lock",
-            "gpu-0ab1.lock",
-        ]
-    # A claim's lock goes with it; those of GPUs stay.
-    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["gpu-0ab1.lock"]
+        pass
+    assert [path.name for path in (tmp_path / "locks").iterdir()] == ["lock"]
     assert locks._local == {}
     assert locks._users == {}
+
+
+async def test_two_plugins_exclude_each_other(locks: Locks, clock: FakeClock, tmp_path: Path) -> None:
+    other = Locks(tmp_path / "locks", clock=clock)
+    entered = asyncio.Event()
+
+    async def work() -> None:
+        async with other.claim("u1"):
+            entered.set()
+
+    async with locks.claim("u1"):
+        async with other.claim("u2"):  # opens and closes nothing that the first lock hangs on
+            pass
+        task = asyncio.create_task(work())
+        await clock.until_sleeping()
+        await clock.advance(1)
+        assert not entered.is_set()
+    await clock.advance(1)
+    await task
+
+
+async def test_a_plugin_that_is_gone_leaves_no_descriptor(tmp_path: Path, clock: FakeClock) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        async with Locks(tmp_path, clock=clock).claim(f"u{number}"):
+            pass
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 async def test_an_error_inside_frees_the_lock(locks: Locks) -> None:
@@ -103,7 +134,7 @@ async def test_an_error_inside_frees_the_lock(locks: Locks) -> None:
 async def test_another_process_is_waited_for_without_blocking_the_loop(
     locks: Locks, clock: FakeClock, tmp_path: Path
 ) -> None:
-    process = holder(tmp_path / "locks" / "gpu-1.lock")
+    process = holder(tmp_path)
     entered = asyncio.Event()
 
     async def work() -> None:
@@ -120,38 +151,15 @@ async def test_another_process_is_waited_for_without_blocking_the_loop(
 
 
 async def test_a_dead_process_frees_its_lock(locks: Locks, tmp_path: Path) -> None:
-    process = holder(tmp_path / "locks" / "gpu-1.lock")
+    process = holder(tmp_path)
     process.kill()
     process.communicate()
     async with locks.gpus(["GPU-1"]):
         pass
 
 
-async def test_a_lock_file_that_its_holder_removed_excludes_nobody(
-    locks: Locks, clock: FakeClock, tmp_path: Path
-) -> None:
-    path = tmp_path / "locks" / "claim-u1.lock"
-    process = holder(path, "remove")
-    inode = path.stat().st_ino
-    seen: list[int] = []
-
-    async def work() -> None:
-        async with locks.claim("u1"):
-            seen.append(path.stat().st_ino)
-
-    task = asyncio.create_task(work())
-    await clock.until_sleeping()
-    keep = os.open(path, os.O_RDONLY)  # so that the inode is not used again
-    process.communicate("\n")
-    await clock.advance(1)
-    await task
-    os.close(keep)
-    assert seen
-    assert seen != [inode]
-
-
 async def test_waiting_has_an_end(locks: Locks, clock: FakeClock, tmp_path: Path) -> None:
-    process = holder(tmp_path / "locks" / "gpu-1.lock")
+    process = holder(tmp_path)
 
     async def work() -> None:
         async with locks.gpus(["GPU-1"]):
@@ -160,7 +168,7 @@ async def test_waiting_has_an_end(locks: Locks, clock: FakeClock, tmp_path: Path
     task = asyncio.create_task(work())
     await clock.until_sleeping()
     await clock.advance(31)
-    with pytest.raises(PrepareError, match="gpu-1 is locked by another process") as caught:
+    with pytest.raises(PrepareError, match="GPU-1 is locked by another process") as caught:
         await task
     assert caught.value.next_step
     process.communicate("\n")

@@ -372,7 +372,7 @@ async def test_a_file_of_a_newer_version_is_left_to_it(node: Node) -> None:
     await node.preparer.prepare(make_claim([node.devices[0]], number=2))
 
 
-@pytest.mark.parametrize("failing_write", [1, 2, 3])
+@pytest.mark.parametrize("failing_write", [1, 2])
 async def test_a_full_disk_leaves_nothing_half_done(
     node: Node, monkeypatch: pytest.MonkeyPatch, failing_write: int
 ) -> None:

@@ -144,7 +144,7 @@ class NodeMachine(RuleBasedStateMachine):
     @invariant()
     def nothing_else_is_left(self) -> None:
         names = {path.name for path in (self.node.root / "locks").iterdir()}
-        assert all(name.startswith("gpu-") for name in names)
+        assert names == {"lock"}
         assert not list(self.node.root.rglob(".*.tmp"))
 
 
