@@ -26,17 +26,21 @@ def step(server: FakeApiServer, clock: Clock) -> None:
     for pod in pods.values():
         if not finished(pod) and not leaving(pod):
             try:
-                _generate(server, pod)
+                problem = _generate(server, pod)
             except ApiError as error:
+                problem = str(error)
+            if problem:
                 reason = "FailedResourceClaimCreation"
-                warn(server, clock, pod, reason=reason, note=str(error), source="resource-claim-controller")
+                warn(server, clock, pod, reason=reason, note=problem, source="resource-claim-controller")
             if pod["spec"].get("nodeName"):
                 _reserve_without_scheduler(server, pod)
     for claim in server.objects(RESOURCE_CLAIMS):
         _release(server, claim, pods)
 
 
-def _generate(server: FakeApiServer, pod: Object) -> None:
+def _generate(server: FakeApiServer, pod: Object) -> str:
+    """Makes the pod's claims; returns what is wrong with the first that has no template, or nothing."""
+    problem = ""
     missing = {entry for entry, name in claim_names(pod) if not name}
     made = []
     templates = {
@@ -46,7 +50,12 @@ def _generate(server: FakeApiServer, pod: Object) -> None:
     for entry in pod["spec"].get("resourceClaims") or ():
         name = entry.get("resourceClaimTemplateName")
         template = templates.get((pod["metadata"]["namespace"], name))
-        if entry["name"] not in missing or template is None:
+        if entry["name"] not in missing:
+            continue
+        if template is None:
+            problem = (
+                problem or f'PodResourceClaim {entry["name"]}: resource claim template "{name}" not found'
+            )
             continue
         given = copy.deepcopy(template["spec"].get("metadata") or {})
         metadata = {
@@ -62,6 +71,7 @@ def _generate(server: FakeApiServer, pod: Object) -> None:
         before = (pod.get("status") or {}).get("resourceClaimStatuses") or []
         status = {"resourceClaimStatuses": [*before, *made]}
         server.patch(PODS, {"status": status}, **place(pod), subresource="status")
+    return problem
 
 
 def reserve(server: FakeApiServer, claim: Object, pod: Object) -> None:

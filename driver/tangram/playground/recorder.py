@@ -9,11 +9,13 @@ from typing import Any
 from tangram.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.model.quantity import parse_quantity
 from tangram.playground.objects import Object, attribute, claim_names, gpu_of, phase, results, uid
+from tangram.playground.scheduler import NO_NODE
 from tangram.testing.apiserver import FakeApiServer
 
 _TROUBLES = frozenset(
     {"WaitingForDevices", "FailedPrepareDynamicResources", "FailedResourceClaimCreation", "Failed"}
 )
+_ABSENT = "there is no ResourceClaim"
 SETTLED = frozenset({"Running", "Succeeded", "Failed"})
 
 
@@ -90,14 +92,19 @@ class Recorder:
                 uid(pod), PodSeen(uid=uid(pod), namespace=namespace, name=pod["metadata"]["name"])
             )
             seen.phase, seen.node = phase(pod), pod["spec"].get("nodeName", "")
-            mine = [claims.get((namespace, name)) for _, name in claim_names(pod)]
-            seen.claims |= {
-                uid(claim): f"{namespace}/{claim['metadata']['name']}" for claim in mine if claim is not None
-            }
+            named = [(name, claims.get((namespace, name))) for _, name in claim_names(pod) if name]
+            mine = [claim for _, claim in named if claim is not None]
+            absent = [name for name, claim in named if claim is None]
+            if absent and not seen.claims:
+                seen.waits = f"{_ABSENT} {absent[0]}"
+            elif _no_node(pod):
+                seen.waits = NO_NODE
+            elif seen.waits == NO_NODE or seen.waits.startswith(_ABSENT):
+                seen.waits = ""
+            seen.claims |= {uid(claim): f"{namespace}/{claim['metadata']['name']}" for claim in mine}
             devices = [
                 (result["pool"].rpartition("/")[2], result["device"])
                 for claim in mine
-                if claim is not None
                 for result in results(claim)
             ]
             seen.devices = devices or seen.devices
@@ -172,6 +179,11 @@ def _gpu(node: str, uuid: str, devices: Sequence[Object]) -> GpuSeen:
         links=attribute(device, "nvlinkLinks") or "",
         healthy=all(attribute(each, "healthy") for each in devices),
     )
+
+
+def _no_node(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["status"] == "False" and each.get("message") == NO_NODE for each in conditions)
 
 
 def _ends(pod: Object) -> Iterator[str]:

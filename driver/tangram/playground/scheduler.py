@@ -11,6 +11,9 @@ from tangram.testing.apiserver import FakeApiServer
 
 Object = dict[str, Any]
 
+NO_NODE = "no node fits the pod's nodeSelector and all of its claims"
+"""Why a pod is not bound whose claims are allocated, or that has none."""
+
 
 def step(server: FakeApiServer, clock: Clock) -> None:
     """Binds every pod that can be bound, and says of the others why they wait."""
@@ -26,7 +29,7 @@ def step(server: FakeApiServer, clock: Clock) -> None:
             continue
         node = _node(server, pod, ready)
         if not node:
-            _explain(server, pod, "no node fits the pod's nodeSelector and all of its claims", clock)
+            _explain(server, pod, NO_NODE, clock)
             continue
         for claim in ready:
             reserve(server, claim, pod)
