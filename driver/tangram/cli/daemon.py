@@ -45,9 +45,14 @@ def run_daemon(command: str, loaded: Loaded[T], main: Callable[[T], Awaitable[No
             log.exception("stopped_by_error", error=error.cause, next_step=error.next_step, exc_info=debug)
             raise error from None
         log.exception("internal_error", error=repr(error), where=_where(error), exc_info=debug)
-        print(f"error: internal error: {error!r} at {_where(error)}", file=sys.stderr)
-        print("next: run again with --log-level debug and report what it logs", file=sys.stderr)
-        return 1
+        return internal_error(error, next_step="run again with --log-level debug and report what it logs")
+
+
+def internal_error(error: BaseException, *, next_step: str = "report this as a bug") -> int:
+    """Tells an error that should not be in a sentence, instead of a traceback; returns the exit code."""
+    print(f"error: internal error: {error!r} at {_where(error)}", file=sys.stderr)
+    print(f"next: {next_step}", file=sys.stderr)
+    return 1
 
 
 async def _until_signal(command: str, main: Awaitable[None], *, grace_s: float) -> int:

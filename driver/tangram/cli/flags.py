@@ -3,14 +3,18 @@
 import argparse
 import json
 import os
+from collections.abc import Collection
 
 from tangram.base.settings import CommandSettings, Loaded, Setting, T, load_settings, settings_of
 
 _CONFIG_VARIABLE = "TANGRAM_CONFIG"
 
 
-def add_settings_flags(parser: argparse.ArgumentParser, kind: type[CommandSettings]) -> None:
-    """One flag for each setting, `--config` and `--print-config`."""
+def add_settings_flags(
+    parser: argparse.ArgumentParser, kind: type[CommandSettings], *, only: Collection[str] = ()
+) -> None:
+    """One flag for each setting, `--config` and `--print-config`; with `only`, for a command that looks at
+    what another one does, `--config` and these settings."""
     parser.add_argument(
         "--config",
         metavar="FILE",
@@ -18,13 +22,14 @@ def add_settings_flags(parser: argparse.ArgumentParser, kind: type[CommandSettin
         help=f"settings file (YAML); environment {_CONFIG_VARIABLE}. A flag wins over the environment, the"
         " environment over the file",
     )
-    parser.add_argument(
-        "--print-config",
-        action="store_true",
-        help="print the effective settings as JSON (itself a valid settings file) and exit",
-    )
+    if not only:
+        parser.add_argument(
+            "--print-config",
+            action="store_true",
+            help="print the effective settings as JSON (itself a valid settings file) and exit",
+        )
     group = parser.add_argument_group("settings")
-    for setting in settings_of(kind):
+    for setting in (each for each in settings_of(kind) if not only or each.name in only):
         group.add_argument(
             setting.flag,
             dest=f"setting.{setting.name}",

@@ -13,6 +13,15 @@ from tangram.base.errors import TangramError
 
 _COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("node", "run"): ("tangram.cli.node", "publish this node's GPUs and prepare claims (DaemonSet)"),
+    ("node", "status"): (
+        "tangram.cli.nodestatus",
+        "show this node's GPUs: health, holders, drains",
+    ),
+    ("node", "doctor"): (
+        "tangram.cli.nodedoctor",
+        "say what is wrong on this node, and how to mend it",
+    ),
+    ("node", "drain-gpu"): ("tangram.cli.draingpu", "take a GPU out of allocation, or give it back"),
     ("controller", "run"): ("tangram.cli.controller", "choose node and devices of every claim (Deployment)"),
     ("mps", "run"): ("tangram.cli.mps", "keep the MPS daemons of this node's GPUs (DaemonSet)"),
     ("allocate",): ("tangram.cli.allocate", "answer from files which devices claims would get, and why not"),
@@ -21,7 +30,7 @@ _COMMANDS: dict[tuple[str, ...], tuple[str, str]] = {
     ("playground",): ("tangram.cli.playground", "try Tangram in a terminal: no cluster and no GPU needed"),
 }
 _GROUPS = {
-    "node": "the kubelet plugin of one node",
+    "node": "one node: its kubelet plugin, and its GPUs",
     "controller": "the allocator of the cluster",
     "mps": "GPUs shared by MPS",
 }
@@ -37,6 +46,8 @@ examples:
   tangram playground                                       try it: no cluster and no GPU needed
   tangram node run --node-name worker-1                    publish the GPUs of this node
   tangram node run --node-name demo --simulate t4-x4       the same with simulated GPUs: no GPU needed
+  tangram node status                                      who holds which GPU of this node, and how they are
+  tangram node doctor                                      what is wrong on this node, and how to mend it
   tangram probe                                            show the GPUs of this machine
   tangram controller run --kubeconfig ~/.kube/config       allocate claims from outside the cluster
   tangram node run --node-name worker-1 --print-config     show the settings as they would hold

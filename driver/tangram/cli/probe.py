@@ -1,15 +1,12 @@
 """`tangram probe`."""
 
 import argparse
-import queue
 import socket
 import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from tangram.base.atomicfile import write_atomically
+from tangram.base.deadline import within_deadline
 from tangram.base.errors import DriverUnavailableError, HardwareTimeoutError, UsageError
 from tangram.base.logs import configure_logging
 from tangram.cli.machinetext import machine_text
@@ -18,8 +15,6 @@ from tangram.hardware import recording
 from tangram.hardware.machines import MachineDescription, load_machine, machine_file, shipped_machines
 from tangram.hardware.simulated import describe_machine
 from tangram.model.gpu import Machine
-
-T = TypeVar("T")
 
 DEADLINE_S = 60.0
 """Without persistence mode the driver takes seconds per GPU to wake it up for the first look."""
@@ -124,31 +119,14 @@ def _find(arguments: argparse.Namespace) -> tuple[MachineDescription, list[str]]
         finally:
             backend.close()
 
-    machine = _within_deadline(read)
-    return recording.record(machine), _lines(machine.failures)
-
-
-def _within_deadline(read: Callable[[], T]) -> T:
-    """What `read` returns or raises. HardwareTimeoutError if it hangs: its thread is left behind."""
-    answers: queue.SimpleQueue[T | BaseException] = queue.SimpleQueue()
-
-    def work() -> None:
-        try:
-            answers.put(read())
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-            answers.put(error)
-
-    threading.Thread(target=work, name="probe", daemon=True).start()
     try:
-        answer = answers.get(timeout=DEADLINE_S)
-    except queue.Empty:
+        machine = within_deadline(read, seconds=DEADLINE_S)
+    except TimeoutError:
         raise HardwareTimeoutError(
             f"the GPU driver did not answer within {DEADLINE_S:g} s",
             next_step="look at the kernel log for the driver (Xid messages); the node may need a reboot",
         ) from None
-    if isinstance(answer, BaseException):
-        raise answer
-    return answer
+    return recording.record(machine), _lines(machine.failures)
 
 
 def _lines(failures: dict[str, str]) -> list[str]:
