@@ -27,6 +27,7 @@ exit codes:
 """
 _EXIT_INTERRUPTED = 130
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_VERSIONS = ("1.34", "1.35", "1.36", "1.37")
 _DEFAULT_MACHINES = "a100x8,dgx1v"
 
 
@@ -42,6 +43,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--list-machines", action="store_true", help="print the machines there are, and how to name them"
+    )
+    parser.add_argument(
+        "--kubernetes",
+        metavar="VERSION",
+        choices=_VERSIONS,
+        default="1.36",
+        help=f"behave as the API server of this version: {', '.join(_VERSIONS)} (default: 1.36)",
     )
     parser.add_argument(
         "--scenario",
@@ -84,6 +92,7 @@ def _run(arguments: argparse.Namespace) -> int:
     return run(
         Options(
             machines=machines,
+            version=arguments.kubernetes,
             plans=plans,
             keep=arguments.keep,
             json=arguments.output == "json",

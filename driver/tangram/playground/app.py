@@ -20,10 +20,11 @@ _INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """`machines` as of `parse_machines`; `command` is how the user called it, for what to type next, and
-    `started_s` when (monotonic)."""
+    """`machines` and `version` as of `running_cluster`; `command` is how the user called it, for what to type
+    next, and `started_s` when (monotonic)."""
 
     machines: tuple[str, ...]
+    version: str
     plans: Plans
     keep: bool
     json: bool
@@ -44,8 +45,8 @@ async def _main(options: Options) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot draw boxes
     teller = Teller(silent=options.json, colour=coloured(sys.stdout))
-    teller.say(f"Starting a cluster of simulated machines: {', '.join(options.machines)}")
-    async with running_cluster(options.machines) as cluster:
+    teller.say(f"Starting Kubernetes {options.version} of simulated machines: {', '.join(options.machines)}")
+    async with running_cluster(options.machines, version=options.version) as cluster:
         play = Play(cluster, teller, started_s=started_s)
         ready_s = time.monotonic() - started_s
         teller.say(f"Ready after {ready_s:.1f} s")

@@ -19,7 +19,7 @@ from tangram.playground import claimcontroller, scheduler, workloads
 from tangram.playground.guard import Group, Guard
 from tangram.playground.nodes import Node
 from tangram.playground.objects import Object
-from tangram.testing.apiserver import FakeApiServer
+from tangram.testing.apiserver import DEFAULT_VERSION, FakeApiServer
 
 # Paths of sockets hold 107 bytes, of which the plugin's own part takes about 60.
 _TYPES = {"": "gpu", "mig.": "mig", "mps.": "mps", "timeslice.": "timeslice"}
@@ -187,14 +187,17 @@ class Cluster:
 
 
 @contextlib.asynccontextmanager
-async def running_cluster(machines: Sequence[str]) -> AsyncIterator[Cluster]:
+async def running_cluster(
+    machines: Sequence[str], *, version: str = DEFAULT_VERSION
+) -> AsyncIterator[Cluster]:
     """A cluster with Tangram on it, ready for pods; nothing of it is left afterwards.
 
-    `machines` as of `parse_machines`. TangramError if a part of it fails, also while the body runs.
+    `machines` as of `parse_machines`; `version`: of Kubernetes, of `VERSIONS`. TangramError if a part of it
+    fails, also while the body runs.
     """
     clock = SystemClock()
     with Guard(Path(temporary_directory())) as guard:
-        async with FakeApiServer(clock=clock) as server:
+        async with FakeApiServer(version=version, clock=clock) as server:
             cluster = Cluster(machines, guard=guard, server=server, clock=clock)
             started = asyncio.Event()
             async with asyncio.TaskGroup() as tasks:

@@ -2,6 +2,7 @@
 
 from tangram.testing.apiserver.catalog import (
     CONFIG_MAPS,
+    DEFAULT_VERSION,
     DEPLOYMENTS,
     JOBS,
     NAMESPACES,
@@ -15,6 +16,7 @@ from tangram.testing.apiserver.server import FakeApiServer
 
 __all__ = [
     "CONFIG_MAPS",
+    "DEFAULT_VERSION",
     "DEPLOYMENTS",
     "JOBS",
     "NAMESPACES",

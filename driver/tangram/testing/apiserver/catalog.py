@@ -92,6 +92,7 @@ class Version:
         return f"1.{self.minor}"
 
 
+DEFAULT_VERSION = "1.36"
 VERSIONS = {
     "1.34": Version(34, _BEFORE_1_36),
     "1.35": Version(35, _BEFORE_1_36),

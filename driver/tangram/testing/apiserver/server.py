@@ -15,7 +15,7 @@ from tangram.base.clock import Clock, SystemClock
 from tangram.kube.client import PatchKind
 from tangram.kube.decoding import ObjectKey
 from tangram.kube.resources import PODS, Resource
-from tangram.testing.apiserver.catalog import NAMESPACES, VERSIONS
+from tangram.testing.apiserver.catalog import DEFAULT_VERSION, NAMESPACES, VERSIONS
 from tangram.testing.apiserver.faults import Faults
 from tangram.testing.apiserver.http import Handler, LoggedRequest, PodLogs
 from tangram.testing.apiserver.mutations import JSON, MERGE, STRATEGIC, mutation_of
@@ -50,7 +50,7 @@ class FakeApiServer:
     def __init__(
         self,
         *,
-        version: str = "1.36",
+        version: str = DEFAULT_VERSION,
         features: Collection[str] | None = None,
         clock: Clock | None = None,
         history_limit: int = 10_000,
