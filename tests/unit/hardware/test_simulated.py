@@ -1,6 +1,8 @@
 """GPUs of a description: stable identities, faults on demand, hot plug by editing the file."""
 
 import re
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -206,3 +208,41 @@ def test_gpus_without_a_bus_id_and_memory(tmp_path: Path) -> None:
     file.write_text(yaml.safe_dump(content))
     (gpu,) = SimulatedBackend.load(str(file), node_name="node-1").discover().gpus
     assert (gpu.memory_bytes, gpu.pci_bus_id, gpu.compute_capability) == (None, None, (12, 1))
+
+
+KILLED = """
+import sys
+from pathlib import Path
+from tangram.hardware.machines import load_machine
+from tangram.hardware.machines.faultplan import Fault
+from tangram.hardware.simulated import SimulatedBackend
+from tangram.hardware.simulated.store import FileStore
+
+store = FileStore(Path(sys.argv[1]))
+gpus = SimulatedBackend(load_machine("t4-x4"), node_name="n", store=store)
+gpu = gpus.discover().gpus[0].uuid
+gpus.fail(Fault(call="set_compute_mode", error="KILL", effect=sys.argv[2] == "after"))
+try:
+    gpus.set_compute_mode(gpu, "prohibited")
+    print("lives")
+finally:
+    print("tidies up")
+"""
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_call_that_kills_its_process_does_so_once(tmp_path: Path, when: str) -> None:
+    """Nothing is tidied up; the work is done or not; the next process gets past it."""
+
+    def run() -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", KILLED, str(tmp_path), when],
+            capture_output=True, text=True, check=False, timeout=60,
+            env={"PYTHONPATH": str(Path(__file__).parents[3] / "driver")},
+        )  # fmt: skip
+        return done.returncode, done.stdout
+
+    assert run() == (137, "")
+    done = [path for path in tmp_path.glob("GPU-*.json") if "prohibited" in path.read_text()]
+    assert len(done) == (when == "after")
+    assert run() == (0, "lives\ntidies up\n")

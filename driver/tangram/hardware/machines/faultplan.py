@@ -33,6 +33,7 @@ CALLS: tuple[Call, ...] = get_args(Call)
 
 FaultError = Literal[
     "HANG",
+    "KILL",
     "DRIVER_NOT_LOADED",
     "GPU_IS_LOST",
     "INSUFFICIENT_RESOURCES",
@@ -41,7 +42,8 @@ FaultError = Literal[
     "NO_PERMISSION",
     "UNKNOWN",
 ]
-"""Return codes of NVML by name; HANG: the call does not return while the fault is in the plan."""
+"""Return codes of NVML by name. HANG: the call does not return while the fault is in the plan. KILL: the
+process that calls ends as by SIGKILL; only the first one, where the state of the GPUs outlives it."""
 
 
 class Fault(Strict, frozen=True, kw_only=True):

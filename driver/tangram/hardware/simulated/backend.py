@@ -1,5 +1,7 @@
 """The back end over a machine description: descriptions, states and faults brought together."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,7 @@ from tangram.model.gpu import Gpu, GpuUuid, Machine, MigMode
 from tangram.model.mig import ComputeInstance, GpuInstance, MigPlacement
 
 _LOST = "GPU is lost"
+_KILLED = 128 + signal.SIGKILL
 _LOOK_FOR_EVENTS_S = 0.2
 _CONTROL_PATHS = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools")
 _CAPABILITIES_PER_GPU = 135
@@ -92,7 +95,7 @@ class SimulatedBackend:
         self._raised = threading.Condition()
         self._seen: dict[GpuUuid, int] = {}
         self._unmonitored: set[GpuUuid] = set()
-        self.faults = Faults()
+        self.faults = Faults(kill=self._kill)
         self._description = description
         self._described: dict[GpuUuid, Gpu] = {}
         self._failures: dict[str, str] = {}
@@ -311,8 +314,14 @@ class SimulatedBackend:
         if self._unavailable and call not in _WITHOUT_DRIVER:
             raise DriverUnavailableError(self._unavailable, next_step="wait for the driver, or load it")
         yield
-        if later is not None:
-            raise later
+        if (error := later()) is not None:
+            raise error
+
+    def _kill(self, fault: Fault) -> None:
+        """Ends this process as SIGKILL does, which process 1 of a container could not send itself: nothing
+        is tidied up or written any more."""
+        if self._store.first(repr(fault)):
+            os._exit(_KILLED)
 
     @contextmanager
     def _gpu(self, uuid: GpuUuid) -> Iterator[SimulatedGpu]:

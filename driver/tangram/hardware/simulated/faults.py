@@ -1,8 +1,9 @@
 """Carries out a plan of faults: counts the calls, and lets them fail or hang."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 
 from tangram.base.errors import HardwareError
 from tangram.hardware.machines.faultplan import Call, Fault
@@ -46,9 +47,11 @@ class _Planned:
 
 
 class Faults:
-    """The faults in force. A fault's calls are counted from when it is planned."""
+    """The faults in force. A fault's calls are counted from when it is planned. `kill` ends the process, or
+    returns where that has been done."""
 
-    def __init__(self) -> None:
+    def __init__(self, kill: Callable[[Fault], None]) -> None:
+        self._kill = kill
         self._lock = threading.Lock()
         self._planned: list[_Planned] = []
         self._hangs: dict[tuple[Call, GpuUuid | None], Hang] = {}
@@ -84,26 +87,38 @@ class Faults:
             hang = self._hangs.get((call, uuid)) or self._hangs.get((call, None))
         return hang is not None and not hang.released
 
-    def before(self, call: Call, uuid: GpuUuid | None, bus_id: str | None) -> HardwareError | None:
-        """Hangs, raises, or returns what the call is to raise after it has done its work."""
+    def before(
+        self, call: Call, uuid: GpuUuid | None, bus_id: str | None
+    ) -> Callable[[], HardwareError | None]:
+        """Hangs, raises, ends the process, or returns what is to be done after the call's work: that may end
+        the process too, or return what to raise."""
         with self._lock:
             hang = self._hangs.get((call, uuid)) or self._hangs.get((call, None))
             striking = [planned for planned in self._planned if _concerns(planned.fault, call, uuid, bus_id)]
             striking = [planned for planned in striking if planned.strikes()]
         if hang is not None:
             hang.wait()
-        later: HardwareError | None = None
+        later: Callable[[], HardwareError | None] = _nothing
         for planned in striking:
             if planned.fault.error == "HANG":
                 planned.hang.wait()
                 continue
-            error = action_error(
-                NvmlCode[planned.fault.error], label=uuid or "system", action=f"planned fault of {call}"
-            )
-            if not planned.fault.effect:
+            strike = partial(self._strike, planned.fault, call, uuid)
+            if planned.fault.effect:
+                later = strike
+            elif (error := strike()) is not None:
                 raise error
-            later = error
         return later
+
+    def _strike(self, fault: Fault, call: Call, uuid: GpuUuid | None) -> HardwareError | None:
+        if fault.error == "KILL":
+            self._kill(fault)
+            return None
+        return action_error(NvmlCode[fault.error], label=uuid or "system", action=f"planned fault of {call}")
+
+
+def _nothing() -> None:
+    """What is to be done after a call without a fault."""
 
 
 def _concerns(fault: Fault, call: Call, uuid: GpuUuid | None, bus_id: str | None) -> bool:

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import threading
 from collections.abc import Iterator
@@ -34,6 +35,10 @@ class Store(Protocol):
         """
         ...
 
+    def first(self, event: str) -> bool:
+        """Whether this never happened before, as far as the store remembers; it has from now on."""
+        ...
+
 
 class MemoryStore:
     """States that end with the process."""
@@ -42,6 +47,7 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
+        self._events: set[str] = set()
         self._states: dict[GpuUuid, GpuState] = {}
 
     @contextmanager
@@ -52,6 +58,13 @@ class MemoryStore:
             working = msgspec.convert(msgspec.to_builtins(state), GpuState)
             yield working
             self._states[gpu.uuid] = working
+
+    def first(self, event: str) -> bool:
+        """Whether this process has not seen it."""
+        with self._lock:
+            new = event not in self._events
+            self._events.add(event)
+            return new
 
 
 class _File(msgspec.Struct):
@@ -86,6 +99,15 @@ class FileStore:
             data = msgspec.json.encode(_File(self.boot_id, state))
             if data != before:
                 _write(path, data)
+
+    def first(self, event: str) -> bool:
+        """Whether no process has noted it in the directory."""
+        path = self._directory / f"happened-{hashlib.sha256(event.encode()).hexdigest()[:16]}"
+        with self._locked(path.with_suffix(".lock")):
+            if path.exists():
+                return False
+            _write(path, event.encode())
+            return True
 
     @contextmanager
     def _locked(self, path: Path) -> Iterator[None]:
