@@ -1,13 +1,16 @@
 """Generated claims: those to allocate, and those that hold devices already."""
 
+from collections.abc import Sequence
 from typing import Any
 
-from conformance.draw import CAPACITIES, DRIVERS, OTHER_DOMAIN, TAINTS, Draw, Json
-from conformance.expressions import expression
+from conformance.draw import CAPACITIES, DERIVED, DRIVERS, OTHER_DOMAIN, TAINTS, Draw, Json
+from conformance.expressions import derivation, expression
 from conformance.supply import config
 
 _UID = "00000000-0000-4000-8000-{:012x}"
 _CONSTRAINED = ("model", "index", "numa", "healthy", "firmware")
+_DERIVED = ("derived/a", "derived/b", f"{DRIVERS[0]}/model", f"{OTHER_DOMAIN}/root")
+"""Names of derived attributes; some of them hide what is published."""
 
 
 def waiting(draw: Draw) -> list[Json]:
@@ -42,9 +45,32 @@ def _spec(draw: Draw) -> Json:
     ]
     if draw.about("constraints", often=0.85, seldom=0.07) or draw.about("lists", often=0.6, seldom=0.0):
         devices["constraints"] = [_constraint(draw, referable) for _ in range(draw.one((1, 1, 2)))]
+    devices = _with_derived(draw, devices, referable)
     if draw.about("configs", often=0.8):
         devices["config"] = [_claim_config(draw, referable, i) for i in range(draw.number(1, 3))]
     return devices
+
+
+def _with_derived(draw: Draw, devices: Json, referable: list[str]) -> Json:
+    """Sometimes with derived attributes, each named by a constraint as the API demands it."""
+    if DERIVED not in draw.version.features:
+        return devices
+    used = draw.about("derived", often=0.95, seldom=0.05) if DERIVED in draw.features else draw.chance(0.004)
+    bodies = [
+        body
+        for request in devices["requests"]
+        for body in request.get("firstAvailable", (request.get("exactly"),))
+        if used and draw.chance(0.85)
+    ]
+    if not bodies:
+        return devices
+    names = draw.some(_DERIVED, least=1, most=draw.one((1, 1, 1, 1, 2)))
+    for body in bodies:
+        chosen = names if draw.chance(0.8) else draw.some(names, least=1)
+        body["derivedAttributes"] = [{"name": name, "expression": derivation(draw)} for name in chosen]
+    constraints = [*devices.get("constraints", ()), *(_constraint(draw, referable, [name]) for name in names)]
+    draw.random.shuffle(constraints)
+    return {**devices, "constraints": constraints}
 
 
 def _claim_config(draw: Draw, referable: list[str], number: int) -> Json:
@@ -54,12 +80,14 @@ def _claim_config(draw: Draw, referable: list[str], number: int) -> Json:
     return made
 
 
-def _constraint(draw: Draw, referable: list[str]) -> Json:
-    names = [f"{DRIVERS[0]}/{name}" for name in _CONSTRAINED] + [f"{OTHER_DOMAIN}/root"] * 2
-    if draw.about("lists", often=0.8, seldom=0.0):
+def _constraint(draw: Draw, referable: list[str], names: Sequence[str] = ()) -> Json:
+    """`names`: of the attributes that it may be about; by default published ones."""
+    derived = bool(names)
+    names = names or [f"{DRIVERS[0]}/{name}" for name in _CONSTRAINED] + [f"{OTHER_DOMAIN}/root"] * 2
+    if not derived and draw.about("lists", often=0.8, seldom=0.0):
         names = [f"{DRIVERS[0]}/links", f"{OTHER_DOMAIN}/zones"]
     kind = "matchAttribute"
-    if "ConsumableCapacity" in draw.features and draw.chance(0.35):
+    if "ConsumableCapacity" in draw.features and draw.chance(0.2 if derived else 0.35):
         kind = "distinctAttribute"
     made: Json = {kind: draw.one(names)}
     if draw.chance(0.4):

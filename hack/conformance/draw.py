@@ -49,6 +49,14 @@ TOPICS = (
 )
 
 
+DERIVED = "DerivedAttributes"
+
+
+def topics_of(version: Version) -> tuple[str, ...]:
+    """What problems of a version can be about."""
+    return (*TOPICS, "derived") if DERIVED in version.features else TOPICS
+
+
 @dataclass(frozen=True, slots=True)
 class Draw:
     """A seeded generator with what the problem is about: `topics` are drawn often, the others seldom."""

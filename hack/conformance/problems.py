@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 from conformance import demand, supply
-from conformance.draw import TOPICS, Draw, Json
+from conformance.draw import DERIVED, Draw, Json, topics_of
 from conformance.versions import Version
 
 
@@ -32,7 +32,7 @@ class Problem:
 
 def problem(random: Random, version: Version) -> Problem:
     """The problem that this state of `random` stands for."""
-    topics = tuple(sorted(random.sample(TOPICS, random.choice((1, 1, 2, 2, 3)))))
+    topics = tuple(sorted(random.sample(topics_of(version), random.choice((1, 1, 2, 2, 3)))))
     features = _features(random, version, topics)
     draw = Draw(random, version, frozenset(topics), frozenset(features))
     nodes = supply.nodes(draw)
@@ -58,12 +58,13 @@ def numbered(seed: int, number: int, version: Version) -> Problem:
 def _features(random: Random, version: Version, topics: tuple[str, ...]) -> tuple[str, ...]:
     """Mostly what a scheduler with default gates sets, or everything; seldom some of them.
 
-    Lists need a feature that no version has by default.
+    Lists and derived attributes need features that no version has by default.
     """
     dice = random.random()
     if dice < 0.07:
         count = random.randint(0, len(version.features))
         return tuple(name for name in version.features if name in random.sample(version.features, count))
     if dice < 0.55 and "lists" not in topics:
-        return version.default_features
+        derived = "derived" in topics and dice < 0.5
+        return (*version.default_features, DERIVED) if derived else version.default_features
     return version.features

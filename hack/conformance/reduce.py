@@ -11,13 +11,13 @@ from conformance.problems import Problem
 # What may be taken out without making an object that an API server would refuse.
 _LISTS = {
     *("items", "devices", "requests", "selectors", "constraints", "config", "taints", "tolerations"),
-    *("results", "consumesCounters", "firstAvailable", "validValues"),
+    *("results", "consumesCounters", "firstAvailable", "validValues", "derivedAttributes"),
 }
 _MAPS = {"attributes", "capacity", "counters", "consumedCapacity", "labels"}
 _OPTIONAL = {
     *("selectors", "constraints", "config", "tolerations", "taints", "adminAccess", "bindsToNode"),
     *("allowMultipleAllocations", "capacity", "consumesCounters", "attributes", "count", "allocationMode"),
-    *("consumedCapacity", "matchFields", "labels", "max", "step"),
+    *("consumedCapacity", "matchFields", "labels", "max", "step", "derivedAttributes"),
 }
 _NEVER_EMPTY = {"firstAvailable", "requests", "results", "counters", "validValues", "consumesCounters"}
 

@@ -11,7 +11,7 @@ class Version:
     """One version of the module k8s.io/dynamic-resource-allocation, and the preset of ours that copies it.
 
     `features` are those that problems use, `default_features` those that the scheduler of this version sets
-    with default feature gates. Derived attributes (alpha in 1.37) are left out: the engine has none.
+    with default feature gates.
     """
 
     kubernetes: str
@@ -46,7 +46,7 @@ class Version:
 _BASE = ("AdminAccess", "PrioritizedList")
 _STABLE = {*_BASE, "PartitionableDevices", "DeviceTaints"}
 _BETA = (*_BASE, "PartitionableDevices", "DeviceTaints", "DeviceBindingAndStatus", "ConsumableCapacity")
-_ALPHA = ("ListTypeAttributes", "CompatibilityGroups", "OptionalNodeOperations")
+_ALPHA = ("ListTypeAttributes", "CompatibilityGroups", "OptionalNodeOperations", "DerivedAttributes")
 
 VERSIONS = {
     version.kubernetes: version

@@ -97,7 +97,7 @@ class Expression(ABC, Generic[T]):
         return result
 
     def answer(self, device: CelDevice) -> tuple[Hashable, Answer[T]]:
-        """The answer for a device, remembered for all that are equal in what is read of them; and these parts,
+        """The answer for a device, remembered for all that are equal in what is read of them, and the parts,
         which tell such devices apart from others.
         """
         parts = tuple([read(device) for read in self._readers])

@@ -11,6 +11,7 @@ import msgspec
 
 from tangram.allocation.structured import NodeFacts
 from tangram.base.errors import InvalidObjectError
+from tangram.cli.derivedrules import check_derived
 from tangram.controller.nodefit import NodeRecord, decode_node
 from tangram.kube.objectfiles import FileObject
 from tangram.kube.objects import (
@@ -170,6 +171,10 @@ class _Reader:
     def _take_claim(self, item: FileObject) -> None:
         found = item.decode(ResourceClaim)
         metadata = self._name(item, found.metadata)
+        if found.allocation is None:
+            check_derived(
+                found.spec, object_name=f"{item.where}: ResourceClaim {metadata.name}", field="spec"
+            )
         key = (metadata.namespace, metadata.name)
         self._claims[key] = msgspec.structs.replace(found, metadata=metadata)
         self._order.append(key)
@@ -177,6 +182,8 @@ class _Reader:
     def _take_template(self, item: FileObject) -> None:
         found = item.decode(ClaimTemplate)
         metadata = self._name(item, found.metadata)
+        where = f"{item.where}: ResourceClaimTemplate {metadata.name}"
+        check_derived(found.spec.spec, object_name=where, field="spec.spec")
         self._templates[metadata.namespace, metadata.name] = found
 
     def _take_pod(self, item: FileObject) -> None:

@@ -48,7 +48,7 @@ class Agreement:
                 continue
             device = self._taker.view.device(position)
             for constraint, value in zip(self._bound, values, strict=True):
-                if not constraint.agrees(device, value):
+                if not constraint.agrees(alternative, device, value):
                     break
             else:
                 missing -= 1
@@ -58,8 +58,9 @@ class Agreement:
 
 
 def agreement(alternative: Alternative, taker: Taker, order: Sequence[int]) -> Agreement | None:
-    """None where nothing has to agree."""
-    if alternative.count < 2 or alternative.everything:
+    """None where nothing has to agree; nor of derived attributes, which devices that upstream does not reach
+    may fail to have."""
+    if alternative.count < 2 or alternative.everything or alternative.derived:
         return None
     bound = [
         constraint

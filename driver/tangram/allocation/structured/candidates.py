@@ -7,6 +7,7 @@ records, so that `put_back` undoes the last.
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from tangram.allocation.structured.account import TooDear
 from tangram.allocation.structured.capacity import Demand, lacking
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import Constraint
@@ -88,7 +89,7 @@ class Taker:
             return refused
         try:
             refused = self._constrain(alternative, device)
-        except FatalError:
+        except (FatalError, TooDear):
             self._unpay(position, groups, paid=pays)
             raise
         if refused is not None:
@@ -120,11 +121,14 @@ class Taker:
     def _constrain(self, alternative: Alternative, device: Device) -> Refused | None:
         constraints = self.constraints[alternative.claim]
         for index, constraint in enumerate(constraints):
-            clash = constraint.add(alternative, device)
+            try:
+                clash = constraint.add(alternative, device)
+            except (FatalError, TooDear):
+                self._unconstrain(alternative, index)
+                raise
             if clash is None:
                 continue
-            for added in reversed(constraints[:index]):
-                added.remove(alternative)
+            self._unconstrain(alternative, index)
             if alternative.everything and self._features.has(Fault.ALL_CONSTRAINED_IS_FATAL):
                 raise FatalError(
                     f"request {alternative.name}: cannot add device {device.id} because a claim constraint "
@@ -132,6 +136,10 @@ class Taker:
                 )
             return Refused(Code.CONSTRAINT, clash)
         return None
+
+    def _unconstrain(self, alternative: Alternative, added: int) -> None:
+        for constraint in reversed(self.constraints[alternative.claim][:added]):
+            constraint.remove(alternative)
 
     def _short_at_last(self, alternative: Alternative, position: int, slot: int) -> str:
         """The capacities once more; here is where `All` looks at them."""

@@ -58,7 +58,7 @@ class Attribute(NamedTuple):
     scalar: bool
 
     def __str__(self) -> str:
-        return ", ".join(sorted(str(value) for value in self.values))
+        return ", ".join(sorted(str(value) for value in self.values)) or "an empty list"
 
 
 class Policy(NamedTuple):

@@ -1,12 +1,15 @@
 """matchAttribute and distinctAttribute while devices are taken and put back."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple, Protocol
 
 from tangram.allocation.structured.cluster import Attribute, Device
+from tangram.allocation.structured.derived import Expression
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.requests import Alternative
 from tangram.model.kubernetes import DeviceConstraint, ResourceClaim
+
+Derive = Callable[[Alternative, Expression, Device], Attribute]
 
 
 class Constraint(Protocol):
@@ -15,8 +18,8 @@ class Constraint(Protocol):
     claim: int
 
     def applies(self, alternative: Alternative) -> bool: ...
-    def alike(self, device: Device) -> Hashable:
-        """Equal for devices that may be exchanged."""
+    def alike(self, device: Device, fitting: Sequence[Alternative]) -> Hashable:
+        """Equal for devices that may be exchanged. `fitting`: the (sub)requests that may have it."""
         ...
 
     def add(self, alternative: Alternative, device: Device) -> object | None:
@@ -44,9 +47,12 @@ class Clash(NamedTuple):
 class _Constraint:
     """What both kinds have in common; no request names means all requests."""
 
-    def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
+    def __init__(
+        self, claim: int, requests: Sequence[str], attribute: str, features: Features, derive: Derive
+    ) -> None:
         self.claim = claim
         self.attribute = attribute
+        self._derive = derive
         self._requests = frozenset(requests)
         self._lists = features.on(Gate.LIST_TYPE_ATTRIBUTES)
         self._applies: dict[int, bool] = {}
@@ -62,12 +68,27 @@ class _Constraint:
             self._applies[alternative.index] = known
         return known
 
-    def alike(self, device: Device) -> Hashable:
-        """Devices of one value are."""
-        return self.value(device)
+    def derives(self, alternative: Alternative) -> bool:
+        """True if the (sub)request derives the attribute."""
+        return self.attribute in alternative.derived and self.applies(alternative)
 
-    def value(self, device: Device) -> Attribute | None:
-        """The attribute of a device."""
+    def alike(self, device: Device, fitting: Sequence[Alternative]) -> Hashable:
+        """Devices of one value are, published and derived."""
+        derived = [(a.index, self.value(a, device)) for a in fitting if self.derives(a)]
+        return (self._published(device), *derived) if derived else self._published(device)
+
+    def value(self, alternative: Alternative, device: Device) -> Attribute | None:
+        """The attribute of a device for a (sub)request: as this derives it, else as published. Where lists
+        are compared, an empty one is none.
+
+        Raises FatalError and TooDear: ask only about devices that the (sub)request may have.
+        """
+        if alternative.derived and (expression := alternative.derived.get(self.attribute)) is not None:
+            derived = self._derive(alternative, expression, device)
+            return derived if derived.values or not self._lists else None
+        return self._published(device)
+
+    def _published(self, device: Device) -> Attribute | None:
         if device not in self._values:
             self._values[device] = device.attribute(self.attribute)
         return self._values[device]
@@ -76,8 +97,10 @@ class _Constraint:
 class MatchAttribute(_Constraint):
     """All devices have the attribute with one value; of lists, with a common element."""
 
-    def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
-        super().__init__(claim, requests, attribute, features)
+    def __init__(
+        self, claim: int, requests: Sequence[str], attribute: str, features: Features, derive: Derive
+    ) -> None:
+        super().__init__(claim, requests, attribute, features, derive)
         self._keeps_narrowed = features.has(Fault.INTERSECTION_NOT_RESTORED) and self._lists
         self._common: list[Attribute] = []
         self._narrowed: Attribute | None = None
@@ -91,7 +114,7 @@ class MatchAttribute(_Constraint):
         """Takes the device in, or says why not."""
         if not self.applies(alternative):
             return None
-        value = self.value(device)
+        value = self.value(alternative, device)
         if value is None:
             return Clash(self.attribute)
         if not self._common:
@@ -117,18 +140,24 @@ class MatchAttribute(_Constraint):
         return common._replace(values=both) if both else None
 
     def bound_by(self, device: Device) -> Attribute | None:
-        """What others would have to agree with once the device is taken; None if it cannot be."""
-        value, common = self.value(device), self.common
+        """What others would have to agree with once the device is taken, by what is published; None if it
+        cannot be."""
+        value, common = self._published(device), self.common
         return value if value is None or common is None else self._shared(common, value)
 
-    def agrees(self, device: Device, common: Attribute | None) -> bool:
+    def agrees(self, alternative: Alternative, device: Device, common: Attribute | None) -> bool:
         """True if the device has the attribute, and could be added after devices with `common`."""
-        value = self.value(device)
+        value = self.value(alternative, device)
         return value is not None and (common is None or self._shared(common, value) is not None)
 
     def matches(self, common: Attribute, value: Attribute) -> bool:
         """True if a device with `value` could be added after devices with `common`."""
         return self._shared(common, value) is not None
+
+    def is_alone(self, value: Attribute) -> bool:
+        """True if a device with this value agrees with no other, not even of the same value: a list, where
+        lists are not compared."""
+        return not (self._lists or value.scalar)
 
     def single_values(self, value: Attribute) -> list[Attribute]:
         """What devices with this value could agree on: of a list, each of its elements."""
@@ -145,8 +174,10 @@ class MatchAttribute(_Constraint):
 class DistinctAttribute(_Constraint):
     """All devices have the attribute, no two with the same value; lists are disjoint."""
 
-    def __init__(self, claim: int, requests: Sequence[str], attribute: str, features: Features) -> None:
-        super().__init__(claim, requests, attribute, features)
+    def __init__(
+        self, claim: int, requests: Sequence[str], attribute: str, features: Features, derive: Derive
+    ) -> None:
+        super().__init__(claim, requests, attribute, features, derive)
         self._last_only = features.has(Fault.DISTINCT_REMEMBERS_LAST)
         self._same_only = features.has(Fault.DISTINCT_COMPARES_DEVICES)
         self._taken: list[tuple[Attribute, Device]] = []
@@ -161,7 +192,7 @@ class DistinctAttribute(_Constraint):
         """Takes the device in, or says why not."""
         if not self.applies(alternative):
             return None
-        value = self.value(device)
+        value = self.value(alternative, device)
         if value is None:
             return Clash(self.attribute)
         remembered = self._last.values() if self._last_only else self._taken
@@ -189,15 +220,17 @@ class DistinctAttribute(_Constraint):
             self._last.pop(alternative.request, None)
 
 
-def constraints(claims: Sequence[ResourceClaim], features: Features) -> list[list[Constraint]]:
-    """The constraints of each claim."""
+def constraints(
+    claims: Sequence[ResourceClaim], features: Features, derive: Derive
+) -> list[list[Constraint]]:
+    """The constraints of each claim. `derive`: the value of a derived attribute (`Judge.derived`)."""
     return [
-        [_constraint(index, wire, features) for wire in claim.spec.devices.constraints or ()]
+        [_constraint(index, wire, features, derive) for wire in claim.spec.devices.constraints or ()]
         for index, claim in enumerate(claims)
     ]
 
 
-def _constraint(claim: int, wire: DeviceConstraint, features: Features) -> Constraint:
+def _constraint(claim: int, wire: DeviceConstraint, features: Features, derive: Derive) -> Constraint:
     if wire.match_attribute is not None:
-        return MatchAttribute(claim, wire.requests or (), wire.match_attribute, features)
-    return DistinctAttribute(claim, wire.requests or (), wire.distinct_attribute or "", features)
+        return MatchAttribute(claim, wire.requests or (), wire.match_attribute, features, derive)
+    return DistinctAttribute(claim, wire.requests or (), wire.distinct_attribute or "", features, derive)

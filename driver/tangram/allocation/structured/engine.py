@@ -169,7 +169,7 @@ class _Decision:
         )
 
     def _taker(self) -> Taker:
-        made = constraints(self._claims, self._options.features)
+        made = constraints(self._claims, self._options.features, self._judge.derived)
         for linked in linked_sets(self._requests, self._view):
             made[linked.claim].append(linked)
         return Taker(self._judge, self._allocated, made)

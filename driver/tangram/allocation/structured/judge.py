@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 from tangram.allocation.structured.account import Account
 from tangram.allocation.structured.capacity import Demand, demand
-from tangram.allocation.structured.cluster import Device
+from tangram.allocation.structured.cluster import Attribute, Device
+from tangram.allocation.structured.derived import Expression, derive
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import requested, unmet
@@ -42,6 +43,7 @@ class Judge:
         account.allow(len(view.places))
         self._known: dict[tuple[int, int], Refused | None] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
+        self._derived: dict[tuple[str, Device], Attribute | str] = {}
         self._consumable = view.features.on(Gate.CONSUMABLE_CAPACITY)
         self._late_taints = view.features.late_taints
 
@@ -59,6 +61,19 @@ class Judge:
             known = self._demands[key] = demand(
                 device, requested(alternative.capacity, alternative.demand, device), self._features
             )
+        return known
+
+    def derived(self, alternative: Alternative, expression: Expression, device: Device) -> Attribute:
+        """The value of an attribute that the request derives. Raises FatalError and TooDear."""
+        key = (expression.text, device)
+        known = self._derived.get(key)
+        if known is None:
+            self._account.look()
+            known, bill = derive(expression.text, device, self._features)
+            self._account.pay(bill)
+            self._derived[key] = known
+        if isinstance(known, str):
+            raise FatalError(f"claim {alternative.claim_name}: {expression.field}: {known}")
         return known
 
     def unfit(self, alternative: Alternative, position: int) -> Refused | None:

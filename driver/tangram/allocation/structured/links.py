@@ -86,7 +86,7 @@ class LinkedSets:
         """True for the one (sub)request."""
         return alternative.index == self._index
 
-    def alike(self, device: Device) -> Hashable:
+    def alike(self, device: Device, _fitting: Sequence[Alternative]) -> Hashable:
         """Equal for devices that may be exchanged: with the same links to all others."""
         if device not in self._bits:
             return None

@@ -63,9 +63,16 @@ def _never_fatal(alternative: Alternative, taker: Taker) -> bool:
     bound = any(constraint.applies(alternative) for constraint in taker.constraints[alternative.claim])
     if alternative.everything and bound and fatal:
         return False
+    deriving = [
+        c
+        for c in taker.constraints[alternative.claim]
+        if isinstance(c, MatchAttribute | DistinctAttribute) and c.derives(alternative)
+    ]
     try:
         for position in range(len(taker.view.places)):
-            taker.judge.unfit(alternative, position)
+            if taker.judge.unfit(alternative, position) is None:
+                for constraint in deriving:
+                    constraint.value(alternative, taker.view.device(position))
     except FatalError:
         return False
     return True
@@ -93,6 +100,7 @@ class Pruning:
             for request in requests
             for alternative in request.alternatives
         }
+        self._deriving = [a for request in requests for a in request.alternatives if a.derived]
         self._held = self._mask(taker.ledger.held)
         self._kinds = [self._kind(taker, position, signature) for position in range(len(order))]
         self._multiple = [taker.multiple(position) for position in range(len(order))]
@@ -104,7 +112,7 @@ class Pruning:
         )
         """What counting once takes, in devices looked at."""
         self._counts_results = _may_be_too_many(requests)
-        self._known: dict[tuple[MatchAttribute, Attribute | None], int] = {}
+        self._known: dict[tuple[MatchAttribute, Attribute | None, int | None], int] = {}
         self._failed: set[Hashable] = set()
         self._sharing = sum(1 << self._ranks[p] for p, multiple in enumerate(self._multiple) if multiple)
 
@@ -124,11 +132,16 @@ class Pruning:
         """Equal for devices that may be exchanged in every solution."""
         device, ledger = taker.view.device(position), taker.ledger
         bit = 1 << self._ranks[position]
+        fitting = [a for a in self._deriving if self._masks[a.index] & bit]
         consumed = ledger.consumed(position)
         multiple = taker.multiple(position)
         return (
             tuple(bool(mask & bit) for mask in self._masks.values()),
-            tuple(c.alike(device) for mine in taker.constraints for c in mine),
+            tuple(
+                c.alike(device, [a for a in fitting if a.claim == c.claim])
+                for mine in taker.constraints
+                for c in mine
+            ),
             (ledger.account_key(taker.view.places[position]), device.consumes) if device.consumes else None,
             multiple,
             tuple(sorted(device.capacity.items())) if multiple else None,
@@ -172,7 +185,7 @@ class Pruning:
             mask &= ~self._held & ~self._marked(taker)
         for constraint in taker.constraints[alternative.claim]:
             if isinstance(constraint, MatchAttribute) and constraint.applies(alternative):
-                mask &= self._agreeing(constraint, constraint.common, taker)
+                mask &= self._agreeing(constraint, alternative, constraint.common, taker)
         return mask
 
     def _marked(self, taker: Taker) -> int:
@@ -182,15 +195,20 @@ class Pruning:
                 mask |= 1 << self._ranks[taken.position]
         return mask
 
-    def _agreeing(self, constraint: MatchAttribute, common: Attribute | None, taker: Taker) -> int:
-        """The devices that have the attribute, with something in common with `common` (if given)."""
-        key = (constraint, common)
+    def _agreeing(
+        self, constraint: MatchAttribute, alternative: Alternative, common: Attribute | None, taker: Taker
+    ) -> int:
+        """The devices that have the attribute, with something in common with `common` (if given); of a
+        derived one, those among the devices that the (sub)request may have."""
+        derives = constraint.derives(alternative)
+        key = (constraint, common, alternative.index if derives else None)
         known = self._known.get(key)
         if known is None:
+            asked = self._masks[alternative.index] if derives else (1 << len(self._order)) - 1
             known = self._known[key] = sum(
-                1 << rank
-                for rank, position in enumerate(self._order)
-                if constraint.agrees(taker.view.device(position), common)
+                1 << self._ranks[position]
+                for position in self._positions(asked)
+                if constraint.agrees(alternative, taker.view.device(position), common)
             )
         return known
 
@@ -323,38 +341,51 @@ class Pruning:
             if not _bound(want, constraint):
                 continue
             mask = 0
-            for position in self._positions(want.mask):
-                found = taker.view.device(position).attribute(constraint.attribute)
-                if found is not None:
-                    for element in found.values:
-                        mask |= 1 << numbers.setdefault((found.kind, element), len(numbers))
+            for value in self._values(constraint, [want], taker):
+                for element in value.values or (None,):
+                    mask |= 1 << numbers.setdefault((value.kind, element), len(numbers))
             values.append((mask, want.fewest))
         return can_be_served(values)
 
     def _agreeable(self, constraint: MatchAttribute, wants: Sequence[Want], taker: Taker) -> bool:
         """Whether some value of the attribute is left that all constrained requests can agree on."""
-        bound = [_bound(want, constraint) for want in wants]
-        if not any(bound):
+        bound = [want for want in wants if _bound(want, constraint)]
+        if not bound:
             return True
-        candidates = 0
-        for want, is_bound in zip(wants, bound, strict=True):
-            if is_bound:
-                candidates |= want.mask
-        values = {
-            value
-            for position in self._positions(candidates)
-            if (found := taker.view.device(position).attribute(constraint.attribute)) is not None
-            for value in constraint.single_values(found)
-        }
-        for value in values:
-            mask = self._agreeing(constraint, value, taker)
-            narrowed = [
-                (want.mask & mask if is_bound else want.mask, want.fewest)
-                for want, is_bound in zip(wants, bound, strict=True)
-            ]
-            if can_be_served(narrowed):
+        found = self._values(constraint, bound, taker)
+        if any(constraint.is_alone(value) for value in found):
+            return True
+        others = [(want.mask, want.fewest) for want in wants if want not in bound]
+        for value in {single for each in found for single in constraint.single_values(each)}:
+            narrowed = [(self._narrowed(constraint, want, value, taker), want.fewest) for want in bound]
+            if can_be_served([*narrowed, *others]):
                 return True
         return False
+
+    def _values(
+        self, constraint: MatchAttribute | DistinctAttribute, wants: Sequence[Want], taker: Taker
+    ) -> set[Attribute]:
+        """What the devices have that could be given, each as the (sub)requests see it that could get it."""
+        seen: dict[int | None, tuple[Alternative, int]] = {}
+        for want in wants:
+            for alternative in want.alternatives:
+                key = alternative.index if constraint.derives(alternative) else None
+                mask = want.mask & self._masks[alternative.index]
+                seen[key] = (alternative, mask | seen[key][1] if key in seen else mask)
+        return {
+            value
+            for alternative, mask in seen.values()
+            for position in self._positions(mask)
+            if (value := constraint.value(alternative, taker.view.device(position))) is not None
+        }
+
+    def _narrowed(self, constraint: MatchAttribute, want: Want, value: Attribute, taker: Taker) -> int:
+        """The devices of a want that agree with the value."""
+        mask = 0
+        for alternative in want.alternatives:
+            fitting = self._masks[alternative.index]
+            mask |= fitting & self._agreeing(constraint, alternative, value, taker)
+        return want.mask & mask
 
 
 def _bound(want: Want, constraint: Constraint) -> bool:

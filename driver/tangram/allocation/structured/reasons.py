@@ -203,7 +203,9 @@ def _disagreement(alternative: Alternative, usable: Sequence[int], taker: Taker)
             continue
         name = constraint.attribute
         values = Counter(
-            value for position in usable if (value := taker.view.device(position).attribute(name)) is not None
+            value
+            for position in usable
+            if (value := constraint.value(alternative, taker.view.device(position))) is not None
         )
         if isinstance(constraint, MatchAttribute) and (count > 1 or not values):
             best = max(

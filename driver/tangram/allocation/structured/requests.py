@@ -7,6 +7,7 @@ import msgspec
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.capacity import demand, lacking
 from tangram.allocation.structured.cluster import Cluster
+from tangram.allocation.structured.derived import Expression, expressions
 from tangram.allocation.structured.features import Fault, Gate
 from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.parameters import requested, unmet
@@ -35,6 +36,7 @@ class Alternative(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     `index` numbers all alternatives of the decision. `everything`: the request wants all matching devices,
     at the places `positions`; `count` is then their number. `demand`: its GPUClaimParameters, if it has any.
+    `derived`: its derived attributes by name.
     """
 
     index: int
@@ -51,6 +53,7 @@ class Alternative(msgspec.Struct, frozen=True, eq=False, kw_only=True):
     matches: Matches
     demand: Demand | None = None
     positions: tuple[int, ...] = ()
+    derived: Mapping[str, Expression] = {}
 
     @property
     def name(self) -> str:
@@ -158,8 +161,8 @@ class Compiler:
         subrequest = wire.name if isinstance(wire, DeviceSubRequest) else ""
         where = f"claim {claim_name(claim)}, request {subrequest or name}"
         admin = None if isinstance(wire, DeviceSubRequest) else wire.admin_access
-        if wire.derived_attributes:
-            raise FatalError(f"{where}: derived attributes are not supported yet")
+        if wire.derived_attributes and not self._features.on(Gate.DERIVED_ATTRIBUTES):
+            raise FatalError(f"{where}: has derived attributes, but the DRADerivedAttributes feature is off")
         selectors = _selectors(wire.selectors, where)
         if admin is not None and not self._features.on(Gate.ADMIN_ACCESS):
             raise FatalError(f"{where}: admin access is requested, but the feature is disabled")
@@ -202,6 +205,7 @@ class Compiler:
             matches=matches,
             demand=wanted,
             positions=positions,
+            derived=expressions(wire.derived_attributes, field),
         )
 
     def _demand(

@@ -353,12 +353,6 @@ def test_the_answer_is_the_same_for_both_policies_when_there_is_no_choice() -> N
         assert devices(solve(slices, [claim(request(count=2))], policy=policy)) == [["a", "b"]]
 
 
-def test_derived_attributes_are_refused_by_name() -> None:
-    derived = [{"name": f"{DRIVER}/x", "expression": "1"}]
-    outcome = solve([slice_("a")], [claim(request(derivedAttributes=derived))])
-    assert "derived attributes are not supported yet" in outcome.error
-
-
 def test_classes_are_looked_up_by_name_only() -> None:
     assert devices(solve([slice_("a")], [claim(request())], classes=[ANY])) == [["a"]]
 
