@@ -58,6 +58,8 @@ _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
 _CLOSE_S = 0.1
 _LOOK_AT_SERVER_S = 0.5
+_HEALTH_AGAIN_S = 10.0
+"""Unchanged health is told so often at most: each message has all devices, and a kubelet forgets after 30 s."""
 # Claims are worked on in threads, and every file operation gives the interpreter away: while the event loop
 # is busy with other claims, each would wait the default of 5 ms to get it back.
 _SWITCH_INTERVAL_S = 0.0005
@@ -199,7 +201,7 @@ class NodePlugin:
             pool=pool,
             inventory=self._inventory,
             clock=clock,
-            interval_s=settings.rescan_interval_s,
+            interval_s=max(settings.rescan_interval_s, _HEALTH_AGAIN_S),
         )
         self._publisher = SlicePublisher(
             client=client, driver_name=DRIVER_NAME, node_name=settings.node_name, clock=clock

@@ -5,6 +5,7 @@ A GPU that stops answering stays in the inventory, unhealthy, for as long as a c
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
 from typing import Literal
 
@@ -41,7 +42,7 @@ class Policy:
         return len(self.kinds) > 1 or "mig" in self.kinds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Inventory:
     """The GPUs of the node at one moment.
 
@@ -49,9 +50,7 @@ class Inventory:
     `warnings` what is wrong with those that work all the same, `drained` the words of the operator who wants
     nobody new on them, `mps_failing` why the MPS daemon of a GPU serves nobody, `nodes` the device nodes of
     each; `control_nodes` and `driver_edits` are what every container with a GPU needs. `foreign` are MIG
-    instances that are not ours, `stuck` GPUs whose MIG mode could not be switched. `devices` (derived) are
-    the offers by name, `withheld` (derived) what `stuck` GPUs would offer after a switch: not offered to
-    anybody new.
+    instances that are not ours, `stuck` GPUs whose MIG mode could not be switched.
     """
 
     machine: Machine
@@ -65,15 +64,18 @@ class Inventory:
     policy: Policy = field(default_factory=Policy)
     foreign: Mapping[GpuUuid, tuple[GpuInstance, ...]] = field(default_factory=dict)
     stuck: frozenset[GpuUuid] = frozenset()
-    devices: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
-    withheld: Mapping[str, Offer] = field(init=False, compare=False, repr=False)
 
-    def __post_init__(self) -> None:
-        devices = self._offers(self.stuck)
+    # Worked out when somebody asks: most looks find what the one before has found.
+    @cached_property
+    def devices(self) -> Mapping[str, Offer]:
+        """The offers by name."""
+        return self._offers(self.stuck)
+
+    @cached_property
+    def withheld(self) -> Mapping[str, Offer]:
+        """What `stuck` GPUs would offer after a switch, by name: not offered to anybody new."""
         switched = self._offers(frozenset()) if self.stuck else {}
-        withheld = {name: offer for name, offer in switched.items() if name not in devices}
-        object.__setattr__(self, "devices", devices)
-        object.__setattr__(self, "withheld", withheld)
+        return {name: offer for name, offer in switched.items() if name not in self.devices}
 
     def _offers(self, stuck: frozenset[GpuUuid]) -> dict[str, Offer]:
         found = offers(
