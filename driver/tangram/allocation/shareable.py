@@ -1,19 +1,27 @@
-"""Devices that many claims share, where the API server does not keep that they may be.
+"""Devices that many claims share, and shares of them, where the API server keeps neither.
 
 Servers before 1.36, and later ones whose gate DRAConsumableCapacity is off, drop `allowMultipleAllocations`
 and the request policies of capacities from slices. Our driver publishes both on every device of a GPU shared
 by MPS or time-slicing: where they are missing the server has dropped them, and they are worked out anew from
-what it has kept, by the rule by which the driver has made them.
+what it has kept, by the rule by which the driver has made them. Of allocations such a server drops which
+shares they are: what our controller has written beside (`tangram.api.grants`) is put back.
 """
+
+from collections.abc import Sequence
 
 import msgspec
 
+from tangram import DRIVER_NAME
+from tangram.api import Grant, grants_of
+from tangram.base.errors import InvalidObjectError
 from tangram.model.devices import RequestPolicy
 from tangram.model.kubernetes import (
     CapacityRequestPolicy,
     CapacityRequestPolicyRange,
     Device,
+    DeviceAllocationResult,
     DeviceCapacity,
+    ResourceClaim,
     ResourceSlice,
 )
 from tangram.model.publishing import SHARED_KINDS, as_quantity, share_policies
@@ -28,6 +36,25 @@ def with_shares(item: ResourceSlice) -> tuple[ResourceSlice, bool]:
         return item, False
     whole = [made or device for made, device in zip(devices, item.spec.devices or (), strict=True)]
     return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=whole)), True
+
+
+def given_to(claim: ResourceClaim) -> Sequence[DeviceAllocationResult]:
+    """What a claim's allocation gives it, with the shares that the server has forgotten. One of which nothing
+    can be read stays without: the whole device."""
+    if claim.allocation is None:
+        return ()
+    results = claim.allocation.devices.results or ()
+    try:
+        grants = grants_of(claim.allocation, object_name=f"ResourceClaim {claim.metadata.name}")
+    except InvalidObjectError:
+        return results
+    return [_given(result, grants.get((result.request, result.device))) for result in results]
+
+
+def _given(result: DeviceAllocationResult, grant: Grant | None) -> DeviceAllocationResult:
+    if grant is None or result.driver != DRIVER_NAME or result.share_id is not None:
+        return result
+    return msgspec.structs.replace(result, share_id=grant.share_id, consumed_capacity=grant.consumed_capacity)
 
 
 def _shared(device: Device) -> Device | None:

@@ -9,6 +9,7 @@ import msgspec
 from tangram import DRIVER_NAME
 from tangram.allocation import NodeRefusal, Reasons, summarize
 from tangram.allocation.exclusion import prepare_excluding
+from tangram.allocation.shareable import given_to, with_shares
 from tangram.allocation.structured import (
     Allocated,
     Cluster,
@@ -18,6 +19,7 @@ from tangram.allocation.structured import (
     Policy,
     Refusal,
     Slice,
+    claim_name,
     decide,
     offer,
     prepare_slice,
@@ -59,7 +61,11 @@ class Placer:
         classes = {item.metadata.name: item for item in problem.classes}
         prepare = _prepare if options.controller else prepare_slice
         self._cluster = Cluster.of(map(prepare, problem.slices), classes)
-        self._allocated = Allocated.of(problem.claims, options.features)
+        if options.controller:
+            given = {claim_name(claim): given_to(claim) for claim in problem.claims}
+            self._allocated = Allocated.of_results(given, options.features)
+        else:
+            self._allocated = Allocated.of(problem.claims, options.features)
         self._given: dict[ClaimName, AllocationResult] = {
             _name(claim): claim.allocation for claim in problem.claims if claim.allocation is not None
         }
@@ -158,7 +164,10 @@ class Placer:
 def _prepare(item: ResourceSlice) -> Slice:
     """As our controller sees a slice. On nodes that kube-scheduler allocates, counters are published."""
     counted = item.spec.shared_counters or any(d.consumes_counters for d in item.spec.devices or ())
-    return prepare_slice(item) if item.spec.driver != DRIVER_NAME or counted else prepare_excluding(item)
+    if item.spec.driver != DRIVER_NAME or counted:
+        return prepare_slice(item)
+    whole, _ = with_shares(item)
+    return prepare_excluding(whole)
 
 
 def _name(claim: ResourceClaim) -> ClaimName:

@@ -11,9 +11,8 @@ import msgspec
 
 from tangram import DRIVER_NAME
 from tangram.allocation import NOTHING, ClaimKey, Holdings, claim_key
+from tangram.allocation.shareable import given_to
 from tangram.allocation.structured import DeviceId
-from tangram.api import Grant, grants_of
-from tangram.base.errors import InvalidObjectError
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.devices import pool_name
 from tangram.model.quantity import parse_quantity
@@ -32,25 +31,8 @@ class Assumption:
 
 
 def held_results(claim: ResourceClaim) -> tuple[DeviceAllocationResult, ...]:
-    """What a claim's allocation takes of our driver's devices; administrative access takes nothing.
-
-    Of shares that the API server has forgotten, what the allocation's configuration says; one of which
-    nothing can be read counts as the whole device.
-    """
-    if claim.allocation is None:
-        return ()
-    try:
-        grants = grants_of(claim.allocation, object_name=f"ResourceClaim {claim_key(claim)}")
-    except InvalidObjectError:
-        grants = {}
-    results = claim.allocation.devices.results or ()
-    return held(_remembered(result, grants.get((result.request, result.device))) for result in results)
-
-
-def _remembered(result: DeviceAllocationResult, grant: Grant | None) -> DeviceAllocationResult:
-    if grant is None or result.share_id is not None:
-        return result
-    return msgspec.structs.replace(result, share_id=grant.share_id, consumed_capacity=grant.consumed_capacity)
+    """What a claim's allocation takes of our driver's devices; administrative access takes nothing."""
+    return held(given_to(claim))
 
 
 def held(results: Iterable[DeviceAllocationResult]) -> tuple[DeviceAllocationResult, ...]:

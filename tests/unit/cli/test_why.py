@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests import fleet
 from tests.dra_objects import TWO_NODES, Json, claim, device_class, node, pod, template
+from tests.unit.controller.kinds import Node
 
 from tangram.cli.main import main
 
@@ -135,3 +137,26 @@ def test_without_a_cluster_the_next_step_is_named(
     monkeypatch.setenv("HOME", str(tmp_path))
     assert main(["why", "p"]) == 2
     assert "next: " in capsys.readouterr().err
+
+
+def test_a_share_where_the_server_keeps_nothing_of_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = Node(version="1.34", replicas=2)
+    kinds.take("mps", mps={"threadPercent": 60, "pinnedMemory": "8Gi"})
+    objects = [
+        *kinds.world.objects("ResourceSlice", "DeviceClass", "Node"),
+        kinds.stored("c1"),
+        fleet.claim("fits", class_name=fleet.KIND_CLASSES["mps"], config=[_cores(40)]),
+        fleet.claim("large", class_name=fleet.KIND_CLASSES["mps"], config=[_cores(41)]),
+    ]
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    assert main(["why", "claim/fits", "-f", str(file)]) == 0
+    assert "fits on node n1 now" in capsys.readouterr().out
+    assert main(["why", "claim/large", "-f", str(file)]) == 3
+    assert "capacity cores: 41 needed, 40 of 100 left" in capsys.readouterr().out
+
+
+def _cores(percent: int) -> Json:
+    return fleet.parameters(mps={"threadPercent": percent, "pinnedMemory": "1Gi"})

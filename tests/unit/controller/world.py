@@ -44,6 +44,7 @@ class World:
             report=lambda claim, note: self.reports.append((claim.metadata.name, note)),
         )
         self._objects: dict[tuple[str, ObjectKey], Any] = {}
+        self._written: dict[tuple[str, str], dict[str, Any]] = {}
         self._version = 0
         self.put(device_class())
         for name, machine in nodes.items():
@@ -58,7 +59,12 @@ class World:
         meta.setdefault("uid", f"uid-{item['kind']}-{meta['name']}")
         meta["resourceVersion"] = str(self._version)
         self._feed(item, json.dumps(item).encode())
+        self._written[item["kind"], meta["name"]] = item
         return item
+
+    def objects(self, *kinds: str) -> list[dict[str, Any]]:
+        """All that was put of these kinds, in its last form."""
+        return [item for (kind, _), item in self._written.items() if kind in kinds]
 
     def delete(self, item: dict[str, Any]) -> None:
         self._feed(item, None)
