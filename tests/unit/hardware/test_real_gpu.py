@@ -14,8 +14,11 @@ import pynvml
 import pytest
 
 from tangram.base.errors import HardwareError
+from tangram.hardware.machines import parse_machine
 from tangram.hardware.nvml import NvmlBackend
 from tangram.hardware.pci import normalize_bus_id
+from tangram.hardware.recording import as_yaml, record
+from tangram.hardware.simulated import describe_machine
 from tangram.model.gpu import Gpu, Machine
 
 FIELDS = (
@@ -55,6 +58,31 @@ NIC0\tPIX\tSYS\t X \t\t\t
 Legend:
   NV#  = Connection traversing a bonded set of # NVLinks
 """
+PLACEMENTS = """\
+GPU  0 Profile ID 19 Placements: {0,1,2,3,4,5,6}:1
+GPU  0 Profile ID  0 Placement : {0}:8
+"""
+DETAILS = """\
+==============NVSMI LOG==============
+
+Driver Version                            : 580.95.05
+CUDA Version                              : 13.0
+
+Attached GPUs                             : 1
+GPU 00000000:19:00.0
+    Product Name                          : NVIDIA H200
+    Product Architecture                  : Hopper
+    MIG Mode
+        Current                           : Disabled
+        Pending                           : Disabled
+    GPU UUID                              : GPU-8a0c1d6e
+    Minor Number                          : 3
+    Sparse Operation Mode                 : N/A
+    FB Memory Usage
+        Total                             : 143771 MiB
+    Processes                             : None
+"""
+_PLACEMENT = re.compile(r"GPU\s+(\d+) Profile ID\s+(\d+) Placements?\s*:\s*\{([\d,]+)\}:(\d+)")
 _PROFILE = re.compile(
     r"\|\s+(?P<gpu>\d+)\s+MIG (?P<name>\S+)\s+(?P<id>\d+)\s+\d+/(?P<total>\d+)\s+[\d.]+\s+(?:No|Yes)"
     r"\s+(?P<sm>\d+)\s+(?P<dec>\d+)\s+(?P<enc>\d+)\s+\|\n\|\s+(?P<ce>\d+)\s+(?P<jpeg>\d+)\s+(?P<ofa>\d+)\s+\|"
@@ -80,6 +108,31 @@ def profiles(text: str) -> dict[int, list[tuple[str, int, int, int, int, int, in
     return found
 
 
+def placements(text: str) -> dict[int, dict[int, set[tuple[int, int]]]]:
+    """The answer of `mig -lgipp`: index of the GPU → number of the profile → (start, size)."""
+    found: dict[int, dict[int, set[tuple[int, int]]]] = {}
+    for gpu, profile, starts, size in _PLACEMENT.findall(text):
+        places = {(int(start), int(size)) for start in starts.split(",")}
+        found.setdefault(int(gpu), {})[int(profile)] = places
+    return found
+
+
+def details(text: str) -> dict[str, dict[str, str]]:
+    """The answer of `-q`: UUID of the GPU → what is told of it, as `MIG Mode/Current`; without `N/A`."""
+    gpus: list[dict[str, str]] = []
+    path: list[tuple[int, str]] = []
+    for line in text.splitlines():
+        if line.startswith("GPU "):
+            gpus.append({})
+        elif gpus and line.strip():
+            depth = len(line) - len(line.lstrip())
+            name, _, value = (part.strip() for part in line.partition(" : "))
+            path = [each for each in path if each[0] < depth] + [(depth, name)]
+            if value and value != "N/A":
+                gpus[-1]["/".join(each for _, each in path)] = value
+    return {gpu["GPU UUID"]: gpu for gpu in gpus}
+
+
 def nvlinks(text: str) -> dict[tuple[int, int], int]:
     """The answer of `topo -m`: pairs of indices with as many NVLinks between them."""
     found = {}
@@ -98,6 +151,19 @@ def test_the_text_of_nvidia_smi_is_read() -> None:
     assert (second["memory.total"], second["mig.mode.current"]) == ("", "")
     assert profiles(PROFILES) == {
         0: [("1g.18gb", 19, 7, 16, 1, 0, 1, 1, 0), ("1g.18gb+me", 20, 1, 16, 1, 0, 1, 1, 1)]
+    }
+    assert placements(PLACEMENTS) == {0: {19: {(start, 1) for start in range(7)}, 0: {(0, 8)}}}
+    assert details(DETAILS) == {
+        "GPU-8a0c1d6e": {
+            "Product Name": "NVIDIA H200",
+            "Product Architecture": "Hopper",
+            "MIG Mode/Current": "Disabled",
+            "MIG Mode/Pending": "Disabled",
+            "GPU UUID": "GPU-8a0c1d6e",
+            "Minor Number": "3",
+            "FB Memory Usage/Total": "143771 MiB",
+            "Processes": "None",
+        }
     }
     assert nvlinks(TOPOLOGY) == {(0, 1): 18, (1, 0): 18}
 
@@ -168,6 +234,41 @@ def test_profiles_of_mig_are_what_nvidia_smi_says(machine: Machine) -> None:
             for profile in by_index(machine)[index].mig_profiles
         }
         assert found == set(rows)
+
+
+def test_placements_of_mig_are_what_nvidia_smi_says(machine: Machine) -> None:
+    for index, profiles_told in placements(nvidia_smi("mig", "-lgipp")).items():
+        found = {
+            profile.profile_id: {(place.start, place.size) for place in profile.placements}
+            for profile in by_index(machine)[index].mig_profiles
+        }
+        assert found == profiles_told
+
+
+def test_details_are_what_nvidia_smi_says(machine: Machine, backend: NvmlBackend) -> None:
+    told = details(nvidia_smi("-q"))
+    assert set(told) == {gpu.uuid for gpu in machine.gpus}
+    for gpu in machine.gpus:
+        own = told[gpu.uuid]
+        assert gpu.product_name == own["Product Name"]
+        assert gpu.architecture.split()[0].lower() == own["Product Architecture"].split()[0].lower()
+        assert gpu.minor == int(own["Minor Number"])
+        assert gpu.pci_bus_id == normalize_bus_id(own["PCI/Bus Id"])
+        assert gpu.mig_mode == own.get("MIG Mode/Current", "unsupported").lower()
+        if gpu.mig_mode != "unsupported":
+            pending = own["MIG Mode/Pending"] == "Enabled"
+            assert backend.mig_modes(gpu.uuid).pending is pending
+        if gpu.memory_bytes is not None:
+            assert f"{gpu.memory_bytes // 2**20} MiB" == own["FB Memory Usage/Total"]
+
+
+def test_a_recording_of_this_machine_plays_back_what_was_found(machine: Machine) -> None:
+    text = as_yaml(record(machine))
+    replayed = describe_machine(parse_machine(text.encode(), source="recorded"), node_name="another-node")
+    for found, played in zip(machine.gpus, replayed.gpus, strict=True):
+        assert (played.uuid, played.index, played.minor) == (found.uuid, found.index, found.minor)
+        assert (played.product_name, played.mig_mode) == (found.product_name, found.mig_mode)
+        assert (played.nvlinks, played.mig_profiles) == (found.nvlinks, found.mig_profiles)
 
 
 def test_links_are_what_nvidia_smi_says(machine: Machine) -> None:
