@@ -125,6 +125,24 @@ async def test_an_administrators_instance_is_published_and_left_alone(world: Wor
         assert len(world.hardware.gpu_instances(first)) == 1
 
 
+async def test_claims_of_other_gpus_are_served_beside_one_that_hangs(world: World) -> None:
+    """At the kubelet's socket: whoever waited for the GPU that hangs would wait as long as it does."""
+    in_mig_mode(world)
+    async with world.run(kinds=ALL) as running:
+        await world.until_published(2 * 25 + 6 * 3)
+        await running.until_ready()
+        hang = world.hardware.hang("create_gpu_instance", uuid_of(world, 0))
+        stuck = asyncio.create_task(world.prepare(world.claim("stuck", [device(world, 0, "mig-3g40gb-0")])))
+        assert await asyncio.to_thread(hang.entered.wait, 30)
+        names = [device(world, 1, "mig-3g40gb-0"), device(world, 2, "ts"), device(world, 3, "ts")]
+        claims = [world.claim(f"c{number}", [name]) for number, name in enumerate(names)]
+        await asyncio.gather(*(world.prepared(claim) for claim in claims))
+        await world.unprepare(*claims)
+        assert not stuck.done()
+        hang.release()
+        await stuck
+
+
 async def test_two_claims_share_a_gpu_by_mps(world: World, supervisor: MpsDirectory) -> None:
     """40 and 60 percent; an update of the plugin leaves the daemon alone."""
     async with world.run(kinds=ALL):
