@@ -10,10 +10,12 @@ from typing import Any
 
 import msgspec
 
+from tangram import DRIVER_NAME
 from tangram.allocation import ClaimAllocation
 from tangram.allocation.structured import carries_guard
+from tangram.api import decode_parameters, is_grant
 from tangram.kube.client import decode
-from tangram.kube.objects import DeviceClass, ResourceClaim
+from tangram.kube.objects import AllocationResult, DeviceClass, DeviceConfiguration, ResourceClaim
 from tangram.kube.objects import DeviceRequest as WireRequest
 
 _MAXIMUM_SELECTOR_TEXT = 64 * 1024
@@ -88,6 +90,46 @@ def _selector_text(claim: ResourceClaim) -> int:
         for selector in (item.selectors if item is not None else None) or ()
         if selector.cel is not None
     )
+
+
+def unstated_shares(allocation: AllocationResult) -> str:
+    """What the user should know of shares whose sizes nobody has stated, where the API server has dropped
+    capacity requests: whoever wrote one does not learn it otherwise. Empty where there is nothing to tell.
+    """
+    config = [
+        entry
+        for entry in allocation.devices.config or ()
+        if entry.opaque is not None and entry.opaque.driver == DRIVER_NAME
+    ]
+    if not any(map(is_grant, config)):
+        return ""
+    stating = [entry for entry in config if not is_grant(entry) and _states_share(entry)]
+    unstated = [
+        result
+        for result in allocation.devices.results or ()
+        if result.share_id is not None
+        and not any(
+            not entry.requests or {result.request, result.request.partition("/")[0]} & {*entry.requests}
+            for entry in stating
+        )
+    ]
+    if not unstated:
+        return ""
+    sizes = [
+        f"{name} {amount}"
+        for name, amount in sorted((unstated[0].consumed_capacity or {}).items())
+        if str(amount) != "0"
+    ]
+    return (
+        f"a share of the size that a claim gets which states none ({', '.join(sizes)}): this API server drops"
+        " capacity requests; state another size in GPUClaimParameters"
+    )
+
+
+def _states_share(entry: DeviceConfiguration) -> bool:
+    assert entry.opaque is not None
+    parameters = decode_parameters(bytes(entry.opaque.parameters), object_name="", field="")
+    return any((parameters.memory_gb, parameters.mps, parameters.replicas))
 
 
 def allocation_body(allocation: ClaimAllocation, *, timestamp: str) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from tangram.allocation import ClaimAllocation, ClaimKey, Placement, PodKey, cla
 from tangram.base.errors import ForbiddenError, TangramError
 from tangram.base.logs import get_logger
 from tangram.controller import metrics
+from tangram.controller.claims import unstated_shares
 from tangram.controller.ledger import held_devices
 from tangram.kube.events import EventRecorder, ObjectReference
 from tangram.kube.objects import ResourceClaim
@@ -45,6 +46,8 @@ class Reporter:
             note += f" ({'fully linked, ' if terms.linked else ''}{terms.set_links} links wide)"
         left = -terms.fullness
         note += f"; {left} {'GPU' if left == 1 else 'GPUs'} left free there"
+        if unstated := unstated_shares(allocation.allocation):
+            note += f"; {unstated}"
         log.info(
             "claim_allocated",
             claim=str(claim_key(claim)),

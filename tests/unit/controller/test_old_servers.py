@@ -10,7 +10,7 @@ from tests.fleet import KIND_CLASSES, claim, pod, slices
 from tests.unit.controller.kinds import KINDS, Node
 
 from tangram import DRIVER_NAME
-from tangram.controller.claims import allocation_body
+from tangram.controller.claims import allocation_body, unstated_shares
 from tangram.controller.decide import Allocate, Wait
 from tangram.kube.resources import RESOURCE_SLICES
 from tangram.model.devices import Kind
@@ -68,6 +68,32 @@ def test_four_claims_share_a_gpu_in_turns(version: str) -> None:
 def test_a_share_that_does_not_say_is_as_large_as_elsewhere(kind: Kind) -> None:
     old, new = Node(version="1.34", replicas=3).take(kind), Node(replicas=3).take(kind)
     assert old["consumedCapacity"] == new["consumedCapacity"]
+
+
+UNSTATED = (
+    "a share of the size that a claim gets which states none (cores 25, memory 20389Mi): this API server"
+    " drops capacity requests; state another size in GPUClaimParameters"
+)
+
+
+@pytest.mark.parametrize(
+    ("version", "fields", "told"),
+    [
+        ("1.34", {}, UNSTATED),
+        ("1.34", {"capacity": {"cores": "40"}}, UNSTATED),
+        ("1.34", {"gpuType": "H100"}, UNSTATED),
+        ("1.34", {"gpuType": "H100", "mps": None, "memoryGB": None}, UNSTATED),
+        ("1.34", {"mps": {"threadPercent": 40}}, ""),
+        ("1.34", {"memoryGB": 10}, ""),
+        ("1.36", {}, ""),
+    ],
+)
+def test_the_user_hears_that_capacity_requests_are_lost(
+    version: str, fields: dict[str, Any], told: str
+) -> None:
+    action = Node(version=version).ask("mps", **fields)
+    assert isinstance(action, Allocate)
+    assert unstated_shares(action.placement.claims[0].allocation) == told
 
 
 def test_nothing_is_added_where_the_server_keeps_shares() -> None:
