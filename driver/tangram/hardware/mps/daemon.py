@@ -78,10 +78,6 @@ class Host(Protocol):
         """Sends one command to the daemon. HardwareTimeoutError, HardwareError."""
         ...
 
-    async def protocols(self) -> frozenset[int]:
-        """The versions of the control interface that the program has."""
-        ...
-
     def sweep(self) -> None:
         """Makes the daemon's directories, and empties them of what an earlier one needed."""
         ...
@@ -105,7 +101,6 @@ class GpuDaemon:
         self._servers: dict[int, MpsDaemon | None] = {}
         self._faulted: set[int] = set()
         self._silent = 0
-        self._protocols: frozenset[int] = frozenset()
         self._was_wanted = False
         self._try_at_s = self._probe_at_s = self._serves_since_s = clock.monotonic_s()
         self._status: MpsStatus | None = None
@@ -188,12 +183,8 @@ class GpuDaemon:
             return
         _log.info("mps_daemon_started", gpu=self._uuid, pid=self._daemon.pid)
         self._serves_since_s = self._clock.monotonic_s()
-        if (wanted := self._wanted()) is None:
-            return
-        await self._set_limits(wanted)
-        if not self._protocols:
-            self._protocols = await self._host.protocols()
-            _log.info("mps_protocols_found", gpu=self._uuid, protocols=sorted(self._protocols))
+        if (wanted := self._wanted()) is not None:
+            await self._set_limits(wanted)
 
     async def _until_it_answers(self, daemon: MpsDaemon) -> None:
         end_s = self._clock.monotonic_s() + START_S

@@ -13,7 +13,6 @@ from tangram.base.clock import Clock, within
 from tangram.base.errors import HardwareError, HardwareTimeoutError
 from tangram.hardware.mps import processes
 from tangram.hardware.mps.directory import read_members, read_status
-from tangram.hardware.mps.features import find_protocols
 from tangram.hardware.mps.processes import DAEMON_ARGUMENTS, MARK_VARIABLE, PIPE_VARIABLE, MpsProcess
 from tangram.hardware.mps.program import MpsProgram
 from tangram.hardware.mps.values import MpsDaemon, MpsMember, MpsStatus, encode
@@ -107,18 +106,11 @@ class MachineHost:
         return next((line.strip()[:_LONGEST_OUTPUT] for line in reversed(lines) if line.strip()), "")
 
     async def ask(self, command: str) -> str:
-        return await self._run((), command)
-
-    async def protocols(self) -> frozenset[int]:
-        return await find_protocols(lambda arguments: self._run(arguments, ""))
-
-    async def _run(self, arguments: tuple[str, ...], command: str) -> str:
         """What the program prints, run for a moment."""
         program = self._program = self._program or self._look_up()
         try:
             process = await asyncio.create_subprocess_exec(
                 *program.command,
-                *arguments,
                 env=self._environment(program),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,

@@ -23,9 +23,9 @@ def main(arguments: list[str]) -> int:
     """Runs as the arguments say; returns the exit code."""
     if arguments[:1] == ["--client"]:
         return _client(arguments[1:])
-    if "-h" in arguments or not set(arguments) <= {"-d", "-f", "-M", "-v"}:
+    if not set(arguments) <= {"-d", "-f", "-M", "-v"}:
         sys.stdout.write(_HELP)
-        return 0 if "-h" in arguments and "-p" not in arguments else 1
+        return 1
     if "-f" in arguments:
         os.execv(sys.executable, _command(arguments))  # noqa: S606 - the same process, as one daemon
     if "-d" in arguments:

@@ -114,9 +114,6 @@ class FakeHost:
             raise HardwareError("cannot find MPS control daemon process")
         return "".join(self._answer(line) for line in command.splitlines())
 
-    async def protocols(self) -> frozenset[int]:
-        return frozenset({2})
-
     def sweep(self) -> None:
         self._effect()
         assert not self.running, "swept below a running daemon"
