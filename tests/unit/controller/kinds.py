@@ -40,6 +40,7 @@ class Node:
         dynamic: bool = True,
         mig: bool = False,
         replicas: int = 4,
+        kinds: tuple[Kind, ...] = KINDS,
         version: str = "1.36",
     ) -> None:
         self.backend = SimulatedBackend(load_machine(BOARDS[board]), node_name="n1")
@@ -54,6 +55,7 @@ class Node:
         self._features = VERSIONS[version].features
         self._replicas = replicas
         self._dynamic = dynamic
+        self._kinds = kinds
         self._count = 0
         self._claims: dict[str, dict[str, Any]] = {}
         self.restart()
@@ -75,7 +77,9 @@ class Node:
         """The node plugin writes its slices, of another setting or to another version of the API server."""
         self._replicas = replicas or self._replicas
         self._features = VERSIONS[version].features if version else self._features
-        for item in slices("n1", self.machine, kinds=KINDS, dynamic=self._dynamic, replicas=self._replicas):
+        for item in slices(
+            "n1", self.machine, kinds=self._kinds, dynamic=self._dynamic, replicas=self._replicas
+        ):
             self.world.put(self._stored(RESOURCE_SLICES, item))
 
     def _stored(self, resource: Resource, item: dict[str, Any]) -> dict[str, Any]:

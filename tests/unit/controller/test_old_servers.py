@@ -26,9 +26,9 @@ def results(node: Node, name: str) -> list[dict[str, Any]]:
     return found
 
 
-def put_forgotten(node: Node, *, replicas: int | None = 4) -> None:
+def put_forgotten(node: Node, *, replicas: int | None = 4, kinds: tuple[Kind, ...] = KINDS) -> None:
     """Slices as an old server keeps them; with another attribute `replicas`, or none."""
-    for item in slices("n1", node.machine, kinds=KINDS, dynamic=True):
+    for item in slices("n1", node.machine, kinds=kinds, dynamic=True):
         drop_disabled_fields(RESOURCE_SLICES, item, None, features=VERSIONS["1.34"].features)
         for device in item["spec"]["devices"]:
             if device["attributes"].pop("replicas", None) and replicas is not None:
@@ -151,6 +151,16 @@ def test_an_older_plugin_does_not_say_how_the_gpu_is_divided() -> None:
     put_forgotten(node, replicas=None)
     node.take("timeslice")
     assert "in use by other claims" in node.why("timeslice")
+
+
+def test_a_gpu_with_shares_is_not_given_whole_when_it_is_shared_no_more() -> None:
+    """An older plugin does not say how it is divided, and no other kind of the GPU would exclude it."""
+    node = Node(version="1.34", kinds=("timeslice",))
+    first = node.take("timeslice")
+    put_forgotten(node, replicas=None, kinds=("timeslice",))
+    assert "without enough capacity left" in node.why("timeslice")
+    node.free(first)
+    node.take("timeslice")
 
 
 @pytest.mark.parametrize("replicas", [0, -1])
