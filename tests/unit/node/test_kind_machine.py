@@ -114,6 +114,30 @@ class KindMachine(RuleBasedStateMachine):
         self.run(self.node.reconciler(self.claims).local())
         self.node.look()
 
+    @rule(number=NUMBERS, position=st.integers(0, 1), restarts=st.booleans())
+    def a_pod_goes_while_a_gpu_is_lost(self, number: int, position: int, restarts: bool) -> None:
+        """The GPU comes back without a reset: what it was left with is ours still."""
+        gpu = self.node.gpu_at(position).uuid
+        self.node.hardware.lose(gpu)
+        self.a_pod_goes(number)
+        self.run(self.node.reconciler(self.claims).local())
+        self.node.hardware.recover(gpu)
+        self.node.look()
+        if restarts:
+            self.restart()
+        self.run(self.node.reconciler(self.claims).local())
+        self.node.look()
+
+    @rule(number=NUMBERS)
+    def all_files_of_a_claim_are_lost(self, number: int) -> None:
+        held = self.node.store.load().claims.get(uid(number))
+        if held is None or any(isinstance(step, MigStep) for step in held.undo):
+            return  # an instance without any file would be somebody's
+        self.node.held_file(number).unlink()
+        self.node.cdi_file(number).unlink(missing_ok=True)
+        self.delete(number)
+        self.run(self.node.reconciler(self.claims).local())
+
     @rule()
     def restart(self) -> None:
         self.node.start()
