@@ -16,7 +16,7 @@ from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.gpu import GpuUuid
 from tangram.node.cdifile import CdiFiles
 from tangram.node.guard import GpuTotals, refuse_lost_hold, refuse_overlap
-from tangram.node.held import Damage, HeldClaim
+from tangram.node.held import ComputeModeStep, Damage, HeldClaim
 from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory, Policy
 from tangram.node.locks import Locks
@@ -219,17 +219,19 @@ class Preparer:
 
     async def _settle_gpu(self, gpu: GpuUuid) -> None:
         async with self._locks.gpus([gpu]):
-            used = await asyncio.to_thread(self._may_be_used, gpu)
+            needed = await asyncio.to_thread(self._needs_mode, gpu)
             with contextlib.suppress(GpuLostError, DriverUnavailableError):  # owed still, and told elsewhere
-                await self._transaction.settle(gpu, used=used)
+                await self._transaction.settle(gpu, mode_needed=needed)
 
-    def _may_be_used(self, gpu: GpuUuid) -> bool:
-        """Whether a claim holds the GPU, or one may whose held file was lost or cannot be read."""
+    def _needs_mode(self, gpu: GpuUuid) -> bool:
+        """Whether a claim needs the compute mode of the GPU, or one may whose held file was lost or cannot be
+        read."""
         contents = self._store.load()
         orphans = self._cdi.uids() - contents.claims.keys()
+        steps = [step for held in contents.claims.values() for step in held.undo]
         return bool(
             contents.damaged
-            or any(gpu in held.gpus for held in contents.claims.values())
+            or any(isinstance(step, ComputeModeStep) and step.uuid == gpu for step in steps)
             or any(gpu in self._cdi.gpus(uid, self._inventory()) for uid in orphans)
         )
 

@@ -210,11 +210,11 @@ class Transaction:
         held = msgspec.structs.replace(held, undo=(*steps, *held.undo))
         return await asyncio.to_thread(self.commit, held, inventory, await self.extras(held, inventory))
 
-    async def settle(self, gpu: GpuUuid, *, used: bool) -> None:
-        """Does what is still owed to a GPU; its compute mode stays while it is `used`. Raises HardwareError,
-        StateError."""
+    async def settle(self, gpu: GpuUuid, *, mode_needed: bool) -> None:
+        """Does what is still owed to a GPU; its compute mode stays while a claim needs it. Raises
+        HardwareError, StateError."""
         await self.mig.settle(gpu)
-        if not used:
+        if not mode_needed:
             await self._hardware.mps.ended(gpu)
             await self._compute.settle(gpu)
 

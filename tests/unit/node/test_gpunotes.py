@@ -84,6 +84,18 @@ async def test_the_next_claim_does_not_take_our_own_mode_for_what_was_found(
     assert assert_consistent(node) == []
 
 
+async def test_a_claim_that_needs_no_mode_does_not_keep_ours(tmp_path: Path, claims: Claims) -> None:
+    """In the mode that was left, only one program of those that take turns would run."""
+    node = make_node(tmp_path)
+    await node.preparer.prepare(claims.put(claim(node, (0, "mps"))))
+    node.held_file(1).unlink()
+    node.cdi_file(1).unlink()
+    await node.preparer.prepare(claims.put(claim(node, (0, "ts"), number=2)))
+    await node.reconciler(claims).local()
+    assert mode(node) == "default"
+    assert [held.uid for held in assert_consistent(node)] == [uid(2)]
+
+
 async def test_a_mode_that_somebody_else_has_set_since_stays(tmp_path: Path, claims: Claims) -> None:
     node = make_node(tmp_path)
     await node.preparer.prepare(claims.put(claim(node, (0, "mps"))))
