@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from tangram.hardware.machines import load_machine
 from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.mps.directory import MpsDirectory, mps_root
 from tangram.hardware.mps.processes import read_boot_id
+from tangram.hardware.mps.values import directory_name
 from tangram.hardware.simulated import SimulatedBackend
 from tangram.kube.resources import EVENTS
 from tangram.model.gpu import GpuUuid
@@ -179,6 +181,36 @@ async def test_two_claims_share_a_gpu_by_mps(world: World, supervisor: MpsDirect
         await world.unprepare(first, second)
         assert world.hardware.compute_mode(gpu) == "default"
         await until(lambda: (now := supervisor.status(gpu)) is not None and now.state == "stopped")
+
+
+async def test_p41_a_share_is_unhealthy_while_its_daemon_serves_nobody(
+    world: World, supervisor: MpsDirectory
+) -> None:
+    """In the slice and in the claim's status, and well again by itself."""
+    async with world.run(kinds=ALL):
+        await world.until_published(8 * 3)
+        shared, gpu = device(world, 0, "mps"), uuid_of(world, 0)
+        claim = world.claim("c", [shared], class_name=f"mps.{DRIVER_NAME}")
+        await world.prepared(claim)
+        status = supervisor.status(gpu)
+        assert status is not None
+        assert status.daemon is not None
+        faults = mps_root(str(world.root)) / directory_name(gpu) / "simulate"
+        faults.write_text("refuse start")
+        os.kill(status.daemon.pid, signal.SIGKILL)
+
+        def ill() -> set[str]:
+            devices = world.devices().items()
+            return {name for name, each in devices if not each["attributes"]["healthy"]["bool"]}
+
+        def ready() -> str:
+            return next((each["conditions"][0]["status"] for each in world.status(claim)), "")
+
+        await until(lambda: ill() == {shared} and ready() == "False", timeout_s=60)
+        assert "does not start" in world.status(claim)[0]["conditions"][0]["message"]
+        faults.unlink()
+        await until(lambda: ill() == set() and ready() == "True", timeout_s=90)
+        await world.unprepare(claim)
 
 
 async def test_four_claims_share_a_gpu_by_time_slicing(world: World) -> None:
