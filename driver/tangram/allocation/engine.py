@@ -168,7 +168,7 @@ class _Decision:
             answer = self._answer(name)
             if self._account.exhausted:
                 self._remembered.forget(self._kind)
-                return self._failed(Reasons(fatal=_TOO_DEAR))
+                return self._failed(Reasons(fatal=_TOO_DEAR, dear=True))
             if answer.error:
                 return self._failed(Reasons(fatal=self._again(name).error or answer.error))
             if answer.fit:

@@ -22,10 +22,12 @@ class NodeRefusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reasons:
-    """All refusals of a decision; `fatal` is set where the pod cannot be placed anywhere (a CEL error)."""
+    """All refusals of a decision; `fatal` is set where the pod cannot be placed anywhere (a CEL error).
+    `dear`: because finding out takes longer than a decision may."""
 
     nodes: tuple[NodeRefusal, ...] = ()
     fatal: str = ""
+    dear: bool = False
 
 
 def summarize(reasons: Reasons, *, limit_bytes: int = 1000) -> str:

@@ -27,6 +27,8 @@ from tangram.kube.decoding import ObjectKey
 from tangram.kube.objects import ResourceClaim
 
 _KUBE_SCHEDULER = ("", "default-scheduler")
+_DEAR_S = 60.0
+"""How long a decision is not made again that was ended because it took too long, about a second."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +63,14 @@ class Wait:
     """The pod cannot have its devices now. `retry_s`: look again then even without an event.
 
     `kind`: until something becomes free, pods of the same kind are refused for the same reason; None if there
-    is more to it.
+    is more to it. `dear`: a kind that is refused for it until `retry_s` have passed, whatever becomes free.
     """
 
     claims: tuple[ResourceClaim, ...]
     why: str
     retry_s: float | None = None
     kind: Hashable = None
+    dear: Hashable = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +179,10 @@ class _Placing:
         if kind is not None and (why := self._state.refused.get(kind)) is not None:
             return self._wait(why, kind)
         open_, siblings = self._claims.open_, self._claims.siblings
+        dear = self._record.key.uid if kind is None else kind
+        why, until_s = self._state.dear.get(dear, ("", 0.0))
+        if until_s > self._now_s:
+            return self._put_off(why, until_s - self._now_s)
         snapshot = self._state.snapshot(self._key)
         refused = self._refused_nodes()
         pinned = {**refused, **self._pinned(snapshot)}
@@ -183,6 +190,8 @@ class _Placing:
         if decision.placement is not None:
             placement = self._with_grants(decision.placement)
             return Allocate(claims=tuple(own.claim for own in open_), placement=placement)
+        if decision.reasons.dear:
+            return self._put_off(summarize(decision.reasons), _DEAR_S, dear=dear)
         if siblings and all(self._movable(own) for own in siblings):
             freed = snapshot.without(claim_key(own.claim) for own in siblings)
             if self._allocate(freed, self._claims.ours, refused).placement is not None:
@@ -229,6 +238,10 @@ class _Placing:
             retry_s=min(self._excluded.values(), default=None),
             kind=kind,
         )
+
+    def _put_off(self, why: str, retry_s: float, *, dear: Hashable = None) -> Wait:
+        claims = tuple(own.claim for own in self._claims.open_)
+        return Wait(claims=claims, why=why, retry_s=retry_s, dear=dear)
 
     def _allocate(
         self, snapshot: Snapshot, claims: Sequence[OwnClaim], refused: dict[str, str]

@@ -139,6 +139,9 @@ class AllocationLoop:
         metrics.WAITING.set(len(state.waiting))
         if action.kind is not None:
             state.refuse(action.kind, action.why)
+        if action.dear is not None and action.retry_s is not None:
+            until_s = self._clock.monotonic_s() + action.retry_s
+            state.put_off(action.dear, action.why, until_s=until_s)
         self._tell(key, action)
 
     def _hold(self, key: ObjectKey, action: Hold) -> None:

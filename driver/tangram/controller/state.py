@@ -32,9 +32,11 @@ class State:
 
     `requeue` is called with every pod that should be decided (again), `report` with what the owner of a claim
     should know. `waiting`: pods that were refused devices. `refused`: the reasons that kinds of pods were
-    given since something became free last. `freeing`: claims whose allocation this controller takes back,
-    with the version at which it does. `returned`: claims that it took from pods that could not use them.
-    `remembered`: what nodes answered. `generated`: claims made for pods whose status may not name them yet.
+    given since something became free last. `dear`: the same of kinds about which a decision takes too long,
+    and until when they are not looked at again, whatever becomes free. `freeing`: claims whose allocation
+    this controller takes back, with the version at which it does. `returned`: claims that it took from pods
+    that could not use them. `remembered`: what nodes answered. `generated`: claims made for pods whose status
+    may not name them yet.
     """
 
     def __init__(
@@ -57,6 +59,7 @@ class State:
         self.nodes: dict[str, NodeRecord] = {}
         self.waiting: set[ObjectKey] = set()
         self.refused: dict[Hashable, str] = {}
+        self.dear: dict[Hashable, tuple[str, float]] = {}
         self.freeing: dict[ClaimKey, str] = {}
         self.returned = Returned()
         self.remembered = Remembered()
@@ -80,6 +83,7 @@ class State:
             self.classes[change.key.name] = change.new
         self._ours.clear()
         self.refused.clear()
+        self.dear.clear()
         self.inventory.set_classes({name: record.item for name, record in self.classes.items()})
         for key, record in self.pods.items():
             if record.waits and record.pod.spec.resource_claims:
@@ -151,6 +155,12 @@ class State:
         if len(self.refused) >= _REFUSED_KINDS:
             self.refused.clear()
         self.refused[kind] = why
+
+    def put_off(self, kind: Hashable, why: str, *, until_s: float) -> None:
+        """Pods of this kind are refused for this reason until then."""
+        if len(self.dear) >= _REFUSED_KINDS:
+            self.dear.clear()
+        self.dear[kind] = why, until_s
 
     def requeue_waiting(self) -> None:
         """Something was freed or appeared: every waiting pod gets another look."""

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.fleet import claim, device_class, kube_node, machine, parameters, pod, slices
+from tests.unit.controller.simulation import Simulation
 from tests.unit.controller.world import World
 
+from tangram.allocation import BatchDecision, allocate
 from tangram.base.errors import InvalidObjectError, TangramError
 from tangram.controller.inventory import decode_slice
 from tangram.hardware.machines import load_machine
@@ -183,3 +185,33 @@ def test_an_engine_of_a_mig_device_that_is_no_quantity(value: str) -> None:
     device["capacity"]["copyEngines"] = {"value": value}
     with pytest.raises(InvalidObjectError, match=r"quantity|exponent"):
         decode_slice(json.dumps(item).encode())
+
+
+async def test_what_takes_too_long_is_not_decided_again_whenever_something_becomes_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    decided: list[str] = []
+
+    def counting(snapshot: Any, batch: Any, *rest: Any, **named: Any) -> BatchDecision:
+        decided.extend(each.key.name for group in batch for each in group.pods)
+        return allocate(snapshot, batch, *rest, **named)
+
+    monkeypatch.setattr("tangram.controller.decide.allocate", counting)
+    simulation = Simulation(nodes=1)
+    numbers = ", ".join(["1"] * 200)
+    dear = f"[{numbers}].all(x, [{numbers}].all(y, x == y))"
+    different = f'{dear} && device.attributes["gpu.resource.admin"].ordinal >= 0'
+    for name in ("p", "q"):
+        simulation.api.create(claim(name, selectors=[different]))
+        simulation.create_pod(name, name)
+    simulation.deliver("ResourceClaim")
+    simulation.deliver("Pod")
+    for _ in range(5):
+        await simulation.settle()
+        simulation.state.requeue_waiting()
+    assert decided == ["p"]  # the other is of its kind
+    for seconds, times in ((59.0, 1), (2.0, 2)):
+        await simulation.clock.advance(seconds)
+        await simulation.settle()
+        assert len(decided) == times
+    await simulation.stop()
