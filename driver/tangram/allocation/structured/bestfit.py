@@ -6,15 +6,27 @@ devices and full shared ones first.
 """
 
 from collections.abc import Hashable, Sequence
+from typing import NamedTuple
 
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.candidates import Taken, Taker
-from tangram.allocation.structured.cluster import Device, PoolId
+from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.links import gpus_of, is_gpu
 from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.search import Solution
 from tangram.model.product import nominal_gigabytes
+
+
+class _Part(NamedTuple):
+    """What a device is a part of, as bits: its pool; the counter sets it draws on, where a shared device is
+    one of its own; and the hardware, with the nominal memory of all of that."""
+
+    pool: int
+    sets: int
+    unit: int
+    unit_gb: int
+    weight: int
 
 
 class BestFit:
@@ -23,26 +35,24 @@ class BestFit:
     def __init__(self, taker: Taker) -> None:
         self._taker = taker
         view = taker.view
-        self._used_pools: set[PoolId] = set()
-        self._used_sets: set[Hashable] = set()
-        for position, place in enumerate(view.places):
+        devices = [view.device(position) for position in range(len(view.places))]
+        self._parts = self._parts_of(devices)
+        self._used_pools = self._used_sets = self._used_units = 0
+        for position, part in enumerate(self._parts):
             if self._in_use(position):
-                self._used_pools.add(place.pool.id)
-                self._used_sets |= set(self._sets(position))
-        self._units = [self._unit(position) for position in range(len(view.places))]
-        self._used_units = {unit for position, unit in enumerate(self._units) if self._in_use(position)}
-        self._unit_sizes: dict[Hashable, int] = {}
-        for position, unit in enumerate(self._units):
-            size = _gigabytes(view.device(position))
-            self._unit_sizes[unit] = max(size, self._unit_sizes.get(unit, 0))
-        self._free = [
-            unit not in self._used_units and works(view.device(position))
-            for position, unit in enumerate(self._units)
+                self._used_pools |= part.pool
+                self._used_sets |= part.sets
+                self._used_units |= part.unit
+        free = [
+            not part.unit & self._used_units and works(device)
+            for part, device in zip(self._parts, devices, strict=True)
         ]
-        self._free_units = {unit for free, unit in zip(self._free, self._units, strict=True) if free}
+        self._free_units = 0
+        for part, is_free in zip(self._parts, free, strict=True):
+            self._free_units |= part.unit if is_free else 0
         self._gpus = gpus_of(view)
         self._free_gpus = [
-            sum(1 << bit for bit, position in enumerate(gpus.positions) if self._free[position])
+            sum(1 << bit for bit, position in enumerate(gpus.positions) if free[position])
             for gpus in self._gpus
         ]
         self._bits = {
@@ -50,68 +60,76 @@ class BestFit:
             for number, gpus in enumerate(self._gpus)
             for bit, position in enumerate(gpus.positions)
         }
-        self._weights = _weights([view.device(position) for position in range(len(view.places))])
+
+    def _parts_of(self, devices: Sequence[Device]) -> list[_Part]:
+        pools, sets, units = _Bits(), _Bits(), _Bits()
+        sizes: dict[int, int] = {}
+        found = []
+        for position, device in enumerate(devices):
+            place = self._taker.view.places[position]
+            drawn: tuple[Hashable, ...] = ()
+            if device.consumes:
+                account = self._taker.ledger.account_key(place)
+                drawn = tuple([(account, consumption.counter_set) for consumption in device.consumes])
+            # Devices that draw on the same counters are parts of one piece of hardware.
+            unit = units.of(drawn or position)
+            sizes[unit] = max(_gigabytes(device), sizes.get(unit, 0))
+            mask = sets.of(position) if self._taker.multiple(position) else 0
+            for key in drawn:
+                mask |= sets.of(key)
+            found.append((pools.of(place.pool.id), mask, unit))
+        return [
+            _Part(pool, mask, unit, sizes[unit], weight)
+            for (pool, mask, unit), weight in zip(found, _weights(devices), strict=True)
+        ]
 
     def _in_use(self, position: int) -> bool:
         """True if anybody has the device, or a share of it."""
         ledger = self._taker.ledger
         return bool(ledger.held >> position & 1) or ledger.consumed(position) is not None
 
-    def _sets(self, position: int) -> list[Hashable]:
-        """The counter sets a device draws on; a shared device is one of its own."""
-        place, device = self._taker.view.places[position], self._taker.view.device(position)
-        account = self._taker.ledger.account_key(place)
-        found: list[Hashable] = [(account, consumption.counter_set) for consumption in device.consumes]
-        return [*found, position] if self._taker.multiple(position) else found
-
-    def _unit(self, position: int) -> Hashable:
-        """The hardware that a device is a part of: equal for devices that draw on the same counters."""
-        place, device = self._taker.view.places[position], self._taker.view.device(position)
-        if not device.consumes:
-            return position
-        return (self._taker.ledger.account_key(place), tuple([c.counter_set for c in device.consumes]))
-
     def order(self) -> list[int]:
         """Positions, those that a good solution probably has first."""
-        return sorted(range(len(self._taker.view.places)), key=self._preference)
+        return sorted(range(len(self._parts)), key=self._preference)
 
     def _preference(self, position: int) -> tuple[bool, bool, int, int, int]:
+        part = self._parts[position]
         return (
-            self._taker.view.places[position].pool.id not in self._used_pools,
-            not self._used_sets.issuperset(self._sets(position)),
-            self._unit_sizes[self._units[position]],
-            self._weights[position],
+            not part.pool & self._used_pools,
+            bool(part.sets & ~self._used_sets),
+            part.unit_gb,
+            part.weight,
             position,
         )
 
     def signature(self) -> list[Hashable]:
         """Equal for positions that may be exchanged without a change of score."""
-        return [self._signature(position) for position in range(len(self._taker.view.places))]
+        return [self._signature(position, part) for position, part in enumerate(self._parts)]
 
-    def _signature(self, position: int) -> Hashable:
-        pool, unit = self._taker.view.places[position].pool.id, self._units[position]
+    def _signature(self, position: int, part: _Part) -> Hashable:
         if position in self._bits:
             number, bit = self._bits[position]
-            return (pool, self._unit_sizes[unit], self._gpus[number].topology.twins[bit])
-        return (pool, self._unit_sizes[unit], unit in self._used_units, self._weights[position])
+            return (part.pool, part.unit_gb, self._gpus[number].topology.twins[bit])
+        return (part.pool, part.unit_gb, bool(part.unit & self._used_units), part.weight)
 
     def score(self, solution: Solution) -> Score:
         """How good a solution is. Its devices must be taken."""
         masks = [0] * len(self._gpus)
         sets: dict[tuple[int, int], int] = {}
-        opened_pools: set[PoolId] = set()
-        opened_sets: set[Hashable] = set()
-        left = size = 0
-        used_now: set[Hashable] = set()
+        pools = opened = units = 0
+        left = size = spared_gb = 0
         for taken in solution.taken:
             if taken.alternative.admin:
                 continue
             position = taken.position
-            used_now.add(self._units[position])
-            opened_pools.add(self._taker.view.places[position].pool.id)
-            opened_sets.update(self._sets(position))
+            part = self._parts[position]
+            if not part.unit & (units | self._used_units):
+                spared_gb -= part.unit_gb
+            pools |= part.pool
+            opened |= part.sets
+            units |= part.unit
             left -= self._left(taken)
-            size -= self._weights[position]
+            size -= part.weight
             if position in self._bits:
                 number, bit = self._bits[position]
                 masks[number] |= 1 << bit
@@ -124,16 +142,16 @@ class BestFit:
             (gpus.topology, mask) for gpus, mask in zip(self._gpus, masks, strict=True) if mask & mask - 1
         ]
         return Score(
-            chosen=tuple(-alternative for alternative in solution.chosen),
+            chosen=tuple([-alternative for alternative in solution.chosen]),
             linked=all(topology.fully_linked(mask) for topology, mask in several),
-            spared_gb=-sum(self._unit_sizes[unit] for unit in used_now - self._used_units),
+            spared_gb=spared_gb,
             set_links=min((topology.ring_links(mask) for topology, mask in several), default=0),
             ring_links=min((topology.ring_links(mask) for topology, mask in used), default=0),
-            opened=-len(opened_sets - self._used_sets),
+            opened=-(opened & ~self._used_sets).bit_count(),
             left=left,
             size=size,
-            fullness=-len(self._free_units - used_now),
-            pools=-len(opened_pools - self._used_pools),
+            fullness=-(self._free_units & ~units).bit_count(),
+            pools=-(pools & ~self._used_pools).bit_count(),
             rest=tuple(
                 gpus.topology.rest(free & ~mask)
                 for gpus, free, mask in zip(self._gpus, self._free_gpus, masks, strict=True)
@@ -151,6 +169,16 @@ class BestFit:
             for name, capacity in device.capacity.items()
             if capacity.value.nano > 0
         )
+
+
+class _Bits:
+    """A bit for each key, in order of first use."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+
+    def of(self, key: Hashable) -> int:
+        return self._known.setdefault(key, 1 << len(self._known))
 
 
 def _gigabytes(device: Device) -> int:

@@ -61,6 +61,8 @@ class Ledger:
         self._groups: dict[tuple[Hashable, str], frozenset[str] | None] = {}
         self._seeded: set[Hashable] = set()
         self._admin_blocks = self._features.has(Fault.ADMIN_ACCESS_BLOCKS)
+        self._by_slice = self._features.has(Fault.COUNTERS_PER_SLICE)
+        self._by_name = self._features.has(Fault.COUNTERS_BY_POOL_NAME)
 
     def mark(self, position: int, claim: int, *, admin: bool) -> None:
         """Gives a device that is not shared to a claim."""
@@ -146,9 +148,9 @@ class Ledger:
 
     def account_key(self, place: Place) -> Hashable:
         """What devices that draw on the same counters have in common."""
-        if self._features.has(Fault.COUNTERS_PER_SLICE):
+        if self._by_slice:
             return place.slice.name if place.slice else ""
-        if self._features.has(Fault.COUNTERS_BY_POOL_NAME):
+        if self._by_name:
             return place.pool.id.pool
         return place.pool.id
 
@@ -161,7 +163,7 @@ class Ledger:
 
     def _rest(self, place: Place) -> dict[CounterKey, int]:
         pool = place.pool
-        if self._features.has(Fault.COUNTERS_PER_SLICE) and place.slice is not None:
+        if self._by_slice and place.slice is not None:
             sets = dict(place.slice.counter_sets)
             slices: tuple[Slice, ...] = (place.slice,)
         else:
