@@ -84,7 +84,7 @@ def _charge(evaluation: Evaluation, cost: Cost | None, values: Sequence[Value], 
     evaluation.cost += 1 if cost is None else cost(values, result)
     if result is FAILED:
         evaluation.work += FAILURE
-    if evaluation.cost > MAXIMUM_COST or evaluation.work > MAXIMUM_WORK:
+    if not 0 <= evaluation.cost <= MAXIMUM_COST or evaluation.work > MAXIMUM_WORK:
         raise too_dear()
 
 

@@ -240,8 +240,8 @@ class Planner:
         )
 
     def _short_way(self, node: Call) -> evaluation.Short | None:
-        """For an operator on two values of one type that it is mostly used on."""
-        kinds = {self._checked.types[argument].kind for argument in self._arguments(node)}
+        """For an operator on two values of one type that it is mostly used on, as far as is known before."""
+        kinds = {self._checked.types[argument].kind for argument in self._arguments(node)} - _UNKNOWN
         return _SHORT.get((node.function, kinds.pop())) if len(kinds) == 1 else None
 
     def _check_pattern(self, node: Node, pattern: Value) -> None:
@@ -355,6 +355,8 @@ _SHORT: Mapping[tuple[str, Kind], evaluation.Short] = {
     **{(ast.NOT_EQUALS, kind): (type_, operator.ne) for kind, type_ in _SCALARS.items()},
 }
 """They cost 1 on these types."""
+_UNKNOWN = frozenset({Kind.DYN, Kind.ANY})
+"""Of values whose types are known at run time only, such as attributes."""
 
 
 def _guarded(name: str, overloads: Sequence[Overload]) -> Callable[..., Value]:

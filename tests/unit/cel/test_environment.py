@@ -53,6 +53,22 @@ def test_what_differs_between_versions(expression: str, by_version: tuple[bool |
 
 
 @pytest.mark.parametrize(
+    ("expression", "cost"),
+    [
+        ("[0, 1, 2].sort().flatten(@.neg).size() == 1", 31),
+        ("[0, 1, 2].sort().flatten(-13).size() == 1", 3),
+        ("[0, 1, 2].sort().flatten(-14).size() == 1", BUDGET),
+        ("[0, 1, 2].flatten(-5).size() == 1", BUDGET),
+        ("[0, 1].sort().flatten(-7).size() == 1 || true", 18),
+    ],
+)
+def test_before_137_a_negative_depth_takes_costs_away(expression: str, cost: int) -> None:
+    """As Kubernetes 1.34 and 1.36 count: sums wrap at 64 bits, so that what is below 0 is too much."""
+    program = compile_expression(expand(expression), Environment.of("k8s-1.36"))
+    assert program.answer(DEVICE)[1].cost == cost
+
+
+@pytest.mark.parametrize(
     ("expression", "expected"),
     [
         ('@.models.includes("a")', True),

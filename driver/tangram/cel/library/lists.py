@@ -127,7 +127,8 @@ def _flatten_cost(*, bounded: bool) -> Cost:
             raise too_dear()  # upstream panics
         if depth < 0 and bounded:
             depth = 1
-        return (_go_uint(float(size(arguments[0])) * float(depth)) + 11) % 2**64
+        amount = (_go_uint(float(size(arguments[0])) * float(depth)) + 11) % 2**64
+        return amount if amount < 2**63 else amount - 2**64  # costs are summed up modulo 2^64
 
     return cost
 
