@@ -9,7 +9,7 @@ import msgspec
 T = TypeVar("T")
 
 
-class CelDevice(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class CelDevice(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     """The variable `device` (`CELDeviceSelector` of resource/v1).
 
     `attributes` maps domain → id → value, where a value is bool, int (64 bits), str or SemVer; `capacity`

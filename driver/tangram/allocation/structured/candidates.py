@@ -12,11 +12,12 @@ from tangram.allocation.structured.capacity import Demand, lacking
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import Constraint
 from tangram.allocation.structured.features import Fault, Gate
-from tangram.allocation.structured.judge import Judge, Refused
+from tangram.allocation.structured.judge import Judge
 from tangram.allocation.structured.ledger import Ledger
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.requests import Alternative
 from tangram.allocation.structured.state import Allocated
+from tangram.allocation.structured.view import Refused
 
 
 class Taken(NamedTuple):

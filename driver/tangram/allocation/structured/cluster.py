@@ -87,7 +87,7 @@ class Consumption(NamedTuple):
     groups: frozenset[str]
 
 
-class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True):
+class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     """A published device.
 
     `cel` is what selectors see of it. `guarded` is what selectors of device classes see where our controller

@@ -4,7 +4,6 @@ One judge per decision: it remembers its answers.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from tangram.allocation.structured.account import Account
 from tangram.allocation.structured.capacity import Demand, demand
@@ -14,23 +13,11 @@ from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import requested, unmet
 from tangram.allocation.structured.requests import Alternative
-from tangram.allocation.structured.view import Matches, Verdict, View
+from tangram.allocation.structured.view import Matches, Refused, View
 from tangram.model.kubernetes import DeviceTaint, DeviceToleration
 
 OPTIONAL_NODE_OPERATIONS = "DRAOptionalNodeOperations"
 """What a node declares that can leave out operations (KEP-5945)."""
-
-
-class Refused(NamedTuple):
-    """Why a device cannot be taken now. `what` is put into words only when somebody reads it."""
-
-    code: Code
-    what: object
-    short: str = ""
-
-    @property
-    def text(self) -> str:
-        return str(self.what)
 
 
 class Judge:
@@ -47,7 +34,7 @@ class Judge:
         self._consumable = view.features.on(Gate.CONSUMABLE_CAPACITY)
         self._late_taints = view.features.late_taints
 
-    def verdict(self, matches: Matches, position: int) -> Verdict | None:
+    def verdict(self, matches: Matches, position: int) -> Refused | None:
         """What selectors say of a device. Raises TooDear when their cost is beyond the bound."""
         self._account.look()
         return matches.verdict(position, self._account)
@@ -87,13 +74,12 @@ class Judge:
         return self._known[key]
 
     def _unfit(self, alternative: Alternative, position: int) -> Refused | None:
-        verdict = self.verdict(alternative.matches, position)
-        if verdict is not None:
-            if verdict.fatal:
-                raise FatalError(
-                    f"claim {alternative.claim_name}, request {alternative.name}: {verdict.what}"
-                )
-            return Refused(verdict.code, verdict.what, verdict.short)
+        refused = self.verdict(alternative.matches, position)
+        if refused is not None:
+            if refused.fatal:
+                where = f"claim {alternative.claim_name}, request {alternative.name}"
+                raise FatalError(f"{where}: {refused.text}")
+            return refused
         if self._consumable:
             wanted = self.demand(alternative, position)
             if wanted.fatal:

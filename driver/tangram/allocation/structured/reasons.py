@@ -12,12 +12,12 @@ from tangram.allocation.structured.account import TooDear
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
-from tangram.allocation.structured.judge import Judge, Refused
+from tangram.allocation.structured.judge import Judge
 from tangram.allocation.structured.links import LinkedSets
 from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal, Shortage
 from tangram.allocation.structured.requests import Alternative, Request
 from tangram.allocation.structured.state import claim_name
-from tangram.allocation.structured.view import View
+from tangram.allocation.structured.view import Refused, View
 from tangram.model.kubernetes import ResourceClaim
 
 

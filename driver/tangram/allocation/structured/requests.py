@@ -13,7 +13,7 @@ from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.parameters import requested, unmet
 from tangram.allocation.structured.quantities import Quantity, quantity
 from tangram.allocation.structured.state import Allocated, claim_name
-from tangram.allocation.structured.view import Matches, Terms, Verdict, View, carries_guard
+from tangram.allocation.structured.view import Matches, Refused, Terms, View, carries_guard
 from tangram.api import Demand, demand_of, linked_count
 from tangram.base.errors import InvalidObjectError
 from tangram.model.kubernetes import (
@@ -83,7 +83,7 @@ class Compiler:
         cluster: Cluster,
         view: View,
         allocated: Allocated,
-        verdict: Callable[[Matches, int], Verdict | None],
+        verdict: Callable[[Matches, int], Refused | None],
         *,
         controller: bool,
     ) -> None:
@@ -252,7 +252,7 @@ class Compiler:
             for position in self._view.by_pool.get(pool.id, ()):
                 verdict = self._verdict(matches, position)
                 if verdict is not None and verdict.fatal:
-                    raise FatalError(f"{where}: {verdict.what}")
+                    raise FatalError(f"{where}: {verdict.text}")
                 if verdict is not None or unmet(wanted, self._view.device(position)):
                     continue
                 if self._big_enough(

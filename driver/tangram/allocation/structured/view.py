@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from tangram import DRIVER_NAME
@@ -31,14 +32,21 @@ _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
 
-class Verdict(NamedTuple):
-    """Why a device does not match a request: `what` has a text. `fatal` ends the decision, as upstream.
-    `short`: the same without what is true of this device alone."""
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """Why a device cannot be had for a request. `what` is put into words only when somebody reads it; `short`
+    is the same without what is true of this device alone. `fatal` ends the decision, as upstream.
+
+    Hostile decisions make very many: the collector of cycles, which they cannot be part of, need not look.
+    """
 
     code: Code
     what: object
-    fatal: bool = False
     short: str = ""
+    fatal: bool = False
+
+    @property
+    def text(self) -> str:
+        return str(self.what)
 
 
 class Terms(NamedTuple):
@@ -101,13 +109,13 @@ class _Selector(NamedTuple):
     refusing: str
     short: str
 
-    def refusal(self, program: Program, seen: CelDevice) -> Verdict:
+    def refusal(self, program: Program, seen: CelDevice) -> Refused:
         """The verdict on devices that it does not select."""
-        return Verdict(self.code, _Refusal(self.refusing, program.parts, seen), short=self.short)
+        return Refused(self.code, _Refusal(self.refusing, program.parts, seen), short=self.short)
 
-    def failure(self, text: str) -> Verdict:
+    def failure(self, text: str) -> Refused:
         """The verdict where it cannot be evaluated."""
-        return Verdict(self.code, f"{self.name}{text}", fatal=True)
+        return Refused(self.code, f"{self.name}{text}", fatal=True)
 
 
 def _selectors(terms: Terms) -> Iterable[_Selector]:
@@ -120,7 +128,7 @@ def _selectors(terms: Terms) -> Iterable[_Selector]:
         yield _Selector(text, False, Code.SELECTOR, f"selector #{index}", refusing, short)
 
 
-class _Refusal(NamedTuple):
+class _Refusal(msgspec.Struct, frozen=True, gc=False):
     """What a selector says against a device, put into words when somebody reads it."""
 
     refusing: str
@@ -131,10 +139,10 @@ class _Refusal(NamedTuple):
         return f"{self.refusing}{_found(self.parts, self.seen)}"
 
 
-class _Known(NamedTuple):
-    """A verdict, and what selectors cost for it."""
+class _Known(msgspec.Struct, frozen=True, gc=False):
+    """Why the selectors refuse a device, if they do, and what they cost."""
 
-    verdict: Verdict | None
+    refused: Refused | None
     bill: Bill = ()
 
 
@@ -150,32 +158,32 @@ class Matches:
         self._controller = terms.controller
         self._selectors = tuple(_selectors(terms))
         self._verdicts: list[_Known | None] = [None] * len(view.places)
-        # By what was read, or by verdict: thousands of nodes remember it.
+        # By what was read, or by what refuses: thousands of nodes remember it.
         self._equal: dict[Hashable, _Known] = {}
 
-    def verdict(self, position: int, account: Account) -> Verdict | None:
+    def verdict(self, position: int, account: Account) -> Refused | None:
         """None if the device at this place matches. Raises TooDear if the account does not suffice."""
         known = self._verdicts[position]
         if known is None:
             known = self._verdicts[position] = self._judge(position, account)
         account.pay(known.bill)
-        return known.verdict
+        return known.refused
 
     def _judge(self, position: int, account: Account) -> _Known:
         place = self._view.places[position]
         device = place.device
         if device is None or place.slice is None:
-            return _Known(Verdict(Code.POOL, place.poison, fatal=True))
+            return _Known(Refused(Code.POOL, place.poison, fatal=True))
         refused = None
         if device.wire.binding_conditions and not self._features.on(Gate.DEVICE_BINDING_AND_STATUS):
-            refused = Verdict(Code.FEATURE, "has binding conditions, which are not honoured")
+            refused = Refused(Code.FEATURE, "has binding conditions, which are not honoured")
         elif self._controller:
             refused = _not_ours(device)
         if refused is not None:
             return self._equal.setdefault(refused, _Known(refused))
         known = self._select(device, account)
-        if place.slice.per_device and known.verdict is None:
-            return known._replace(verdict=_unreachable(self._view.node, device))
+        if place.slice.per_device and known.refused is None:
+            return _Known(_unreachable(self._view.node, device), known.bill)
         return known
 
     def _select(self, device: Device, account: Account) -> _Known:
@@ -208,18 +216,18 @@ class Matches:
                 found = _Known(None if answer.result else selector.refusal(program, seen), bill)
                 self._equal[read] = found
             known = found
-            if known.verdict is not None:
+            if known.refused is not None:
                 break
         return known
 
 
-def _unreachable(node: NodeFacts, device: Device) -> Verdict | None:
+def _unreachable(node: NodeFacts, device: Device) -> Refused | None:
     try:
         if reaches_device(node, device):
             return None
     except FatalError as error:
-        return Verdict(Code.NODE, str(error), fatal=True)
-    return Verdict(Code.NODE, f"is not reachable from node {node.name}")
+        return Refused(Code.NODE, str(error), fatal=True)
+    return Refused(Code.NODE, f"is not reachable from node {node.name}")
 
 
 def _places(pools: tuple[Pool, ...], features: Features) -> list[Place]:
@@ -235,18 +243,18 @@ def _places(pools: tuple[Pool, ...], features: Features) -> list[Place]:
     return places
 
 
-def _not_ours(device: Device) -> Verdict | None:
+def _not_ours(device: Device) -> Refused | None:
     """Where our controller decides, devices that are left to kube-scheduler are not its to give, and it gives
     none that does not work."""
     own = device.cel.attributes.get(DRIVER_NAME, {})
     if device.id.driver != DRIVER_NAME:
         return None
     if own.get("allocator") == "scheduler":
-        return Verdict(Code.ALLOCATOR, "is allocated by kube-scheduler")
+        return Refused(Code.ALLOCATOR, "is allocated by kube-scheduler")
     if works(device):
         return None
     drained = any(taint.key == DRAINED_TAINT for taint in device.wire.taints or ())
-    return Verdict(Code.UNHEALTHY, "drained" if drained else "unhealthy")
+    return Refused(Code.UNHEALTHY, "drained" if drained else "unhealthy")
 
 
 def carries_guard(class_selectors: Iterable[str]) -> bool:
