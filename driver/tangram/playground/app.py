@@ -8,9 +8,10 @@ import sys
 import time
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from pathlib import Path
 
 from tangram.base.errors import TangramError
-from tangram.playground.cluster import running_cluster
+from tangram.playground.cluster import Cluster, running_cluster
 from tangram.playground.picture import coloured
 from tangram.playground.plans import Plans
 from tangram.playground.play import Play, Teller
@@ -61,7 +62,7 @@ async def _main(options: Options) -> int:
                 f"The first pod had its GPU after {play.first_pod_s:.1f} s: {ready_s:.1f} s to start"
                 f" the cluster, {play.first_pod_s - ready_s:.1f} s from there",
             )
-        teller.say(*(_kept(kubeconfig, play) if options.keep else _next(options.command)))
+        teller.say(*(_kept(cluster, play) if options.keep else _next(options.command)))
         if options.keep:
             await asyncio.Event().wait()
         return 3 if play.failed else 0
@@ -77,18 +78,25 @@ def _next(command: str) -> list[str]:
     ]
 
 
-def _kept(kubeconfig: str, play: Play) -> list[str]:
+def _kept(cluster: Cluster, play: Play) -> list[str]:
     pods = [pod for pod in play.recorder.pods.values() if not pod.gone]
     waiting = [f"  kubectl describe pod {pod.name}" for pod in pods if not pod.node]
     holding = [f"  kubectl delete pod {pod.name}" for pod in pods if pod.phase == "Running" and pod.devices]
     return [
         "",
         "It goes on until Ctrl-C. In a second terminal:",
-        f"  export KUBECONFIG={kubeconfig}",
+        f"  export KUBECONFIG={cluster.kubeconfig}",
         "  kubectl get pods,resourceclaims",
         *waiting[:1],
         *holding[:1],
+        f"  {_tangram()} node status --config {cluster.settings_file(next(iter(cluster.nodes)))}",
     ]
+
+
+def _tangram() -> str:
+    """The command, beside the Python that runs this: it need not be in the PATH."""
+    command = Path(sys.executable).with_name("tangram")
+    return str(command) if command.is_file() else "tangram"
 
 
 async def _until_signal(main: Awaitable[int]) -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -143,15 +144,12 @@ class Cluster:
         directory = self._root / node
         words = ["controller", "run"]
         if name in self.nodes:
-            words = [
-                "node", "run", "--node-name", name, "--simulate", str(self._machine_file(name)),
-                "--simulate-state-dir", str(directory / "gpus"), "--rescan-interval-s", "1",
-                "--kinds", "gpu,mig,mps,timeslice", "--mig-mode", "dynamic",
-                "--kubelet-dir", str(directory), "--cdi-root", str(directory / "cdi"),
-            ]  # fmt: skip
-        elif node in self.nodes:
-            words = ["mps", "run", "--simulated", "true", "--kubelet-dir", str(directory)]
-        words += ["--kubeconfig", str(self.kubeconfig), "--metrics-address", ""]
+            self.settings_file(name).write_text(json.dumps(self._node_settings(name)))
+            words = ["node", "run", "--config", str(self.settings_file(name))]
+        else:
+            if node in self.nodes:
+                words = ["mps", "run", "--simulated", "true", "--kubelet-dir", str(directory)]
+            words += ["--kubeconfig", str(self.kubeconfig), "--metrics-address", ""]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("TANGRAM_")}
         with self._process_log(name).open("ab") as log:
             self._daemons[name] = self._guard.start(
@@ -160,6 +158,25 @@ class Cluster:
                 output=log,
                 directory=self._root,
             )
+
+    def settings_file(self, name: str) -> Path:
+        """The settings of a node's plugin: commands about the node take them too (`--config`)."""
+        return self._root / f"{name}-settings.json"
+
+    def _node_settings(self, name: str) -> Object:
+        directory = self._root / name
+        return {
+            "nodeName": name,
+            "simulate": str(self._machine_file(name)),
+            "simulateStateDir": str(directory / "gpus"),
+            "rescanIntervalS": 1,
+            "kinds": "gpu,mig,mps,timeslice",
+            "migMode": "dynamic",
+            "kubeletDir": str(directory),
+            "cdiRoot": str(directory / "cdi"),
+            "kubeconfig": str(self.kubeconfig),
+            "metricsAddress": "",
+        }
 
     def _process_log(self, name: str) -> Path:
         return self._root / f"{name}.log"

@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 KUBECTL = Path(sys.executable).parent / "kubectl"
+EXAMPLE = ROOT / "deploy" / "examples" / "01-one-gpu.yaml"
 TIMEOUT_S = 60
 
 
@@ -214,3 +215,30 @@ async def test_an_unknown_machine_is_refused(temporary: Path) -> None:
     assert code == 2
     assert "there is no machine abacus" in errors
     assert "h100x8" in errors
+
+
+async def test_commands_about_its_nodes_are_those_of_a_real_one(temporary: Path) -> None:
+    async with kept(temporary, "--machines", "a100x8", "--scenario", str(EXAMPLE)) as (_, kubeconfig):
+        settings = Path(kubeconfig).with_name("node-1-settings.json")
+
+        async def told(*words: str) -> tuple[int, dict[str, Any]]:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tangram", "node", *words, "--config", str(settings), "-o", "json",
+                env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT / "driver")},
+                stdout=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            async with asyncio.timeout(TIMEOUT_S):
+                out, _ = await process.communicate()
+            assert process.returncode is not None
+            found: dict[str, Any] = json.loads(out)
+            return process.returncode, found
+
+        code, status = await told("status")
+        assert code == 0, status
+        (held,) = (gpu for gpu in status["gpus"] if gpu["holders"])
+        assert held["holders"][0]["pods"] == ["one-gpu"]
+        code, drain = await told("drain-gpu", held["uuid"])
+        assert (code, drain["outcome"], drain["published"]) == (0, "published", "drained")
+        code, report = await told("doctor")
+        assert [check for check in report["checks"] if check["result"] == "fail"] == []
+        assert code == 0

@@ -48,8 +48,8 @@ def directories(settings: NodeSettings) -> Iterator[Check]:
 
 def _cdi_root(path: Path) -> Check:
     fix = (
-        "have the container runtime read it: cdi_spec_dirs of containerd (with enable_cdi = true before 2.0) or"
-        " of CRI-O"
+        "have the container runtime read it: cdi_spec_dirs of containerd (with enable_cdi = true before 2.0)"
+        " or of CRI-O"
     )
     if not path.exists():
         text = f"there is no directory {path} yet: the plugin makes it for the first claim"
