@@ -14,13 +14,14 @@ from tangram.allocation.structured.judge import Judge
 from tangram.allocation.structured.links import linked_sets
 from tangram.allocation.structured.nodes import NodeFacts
 from tangram.allocation.structured.outcome import Exhausted, FatalError, Outcome, Reasons, Shortage
-from tangram.allocation.structured.pruning import Pruning, safe
+from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.reasons import explain, kind_of, of_class
 from tangram.allocation.structured.requests import Compiler, Request
 from tangram.allocation.structured.results import allocations
 from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.search import Search, Solution
 from tangram.allocation.structured.state import Allocated
+from tangram.allocation.structured.traces import safe
 from tangram.allocation.structured.view import View
 from tangram.model.kubernetes import ResourceClaim
 

@@ -2,45 +2,19 @@
 
 Everything here leaves out only branches that hold no solution, or none that another branch does not hold in
 the same way, so that the first solution found stays the first. It may be used only where no branch can end in
-an error (`safe`), which leaving it out would hide.
+an error (`traces.safe`), which leaving it out would hide.
 """
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Attribute
 from tangram.allocation.structured.constraints import Constraint, DistinctAttribute, MatchAttribute
-from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.links import LinkedSets
 from tangram.allocation.structured.matching import Want, can_be_served
-from tangram.allocation.structured.outcome import FatalError
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
-from tangram.allocation.structured.view import View
-
-
-def safe(requests: Sequence[Request], taker: Taker) -> bool:
-    """True if no branch of the search can end in an error, and what is put back leaves no trace."""
-    if any(place.device is None for place in taker.view.places) or not traceless(taker):
-        return False
-    return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
-
-
-def traceless(taker: Taker) -> bool:
-    """True if what is put back leaves no trace: then a branch that holds no solution need not be walked."""
-    features = taker.view.features
-    if features.has(Fault.REJECTION_LEAKS):
-        return False
-    if features.has(Fault.COUNTERS_BY_POOL_NAME) and _mixes_accounts(taker.view):
-        return False
-    return not any(_leaves_traces(c, features) for mine in taker.constraints for c in mine)
-
-
-def _mixes_accounts(view: View) -> bool:
-    """True if the order in which pools are reached decides what counters there are."""
-    names = [pool.id.pool for pool in view.pools if pool.counter_sets]
-    return len(set(names)) < len(names)
 
 
 def _may_be_too_many(requests: Sequence[Request]) -> bool:
@@ -48,34 +22,6 @@ def _may_be_too_many(requests: Sequence[Request]) -> bool:
     for request in requests:
         most[request.claim] += max(alternative.count for alternative in request.alternatives)
     return any(count > MAXIMUM_RESULTS for count in most.values())
-
-
-def _leaves_traces(constraint: Constraint, features: Features) -> bool:
-    if isinstance(constraint, DistinctAttribute):
-        return features.has(Fault.DISTINCT_REMEMBERS_LAST)
-    if not isinstance(constraint, MatchAttribute):
-        return False
-    return features.has(Fault.INTERSECTION_NOT_RESTORED) and features.on(Gate.LIST_TYPE_ATTRIBUTES)
-
-
-def _never_fatal(alternative: Alternative, taker: Taker) -> bool:
-    fatal = taker.view.features.has(Fault.ALL_CONSTRAINED_IS_FATAL)
-    bound = any(constraint.applies(alternative) for constraint in taker.constraints[alternative.claim])
-    if alternative.everything and bound and fatal:
-        return False
-    deriving = [
-        c
-        for c in taker.constraints[alternative.claim]
-        if isinstance(c, MatchAttribute | DistinctAttribute) and c.derives(alternative)
-    ]
-    try:
-        for position in range(len(taker.view.places)):
-            if taker.judge.unfit(alternative, position) is None:
-                for constraint in deriving:
-                    constraint.value(alternative, taker.view.device(position))
-    except FatalError:
-        return False
-    return True
 
 
 _PAIRS_PER_STEP = 64
@@ -111,10 +57,32 @@ class Pruning:
             _PAIRS_PER_STEP // 2 if self._counting else _PAIRS_PER_STEP
         )
         """What counting once takes, in devices looked at."""
+        self._permutes = taker.view.features.permutes
         self._counts_results = _may_be_too_many(requests)
         self._known: dict[tuple[MatchAttribute, Attribute | None, int | None], int] = {}
         self._failed: set[Hashable] = set()
-        self._sharing = sum(1 << self._ranks[p] for p, multiple in enumerate(self._multiple) if multiple)
+        self._sharing = sum(
+            1 << self._ranks[p]
+            for p, multiple in enumerate(self._multiple)
+            if multiple and self._fits_twice(p, taker)
+        )
+
+    def _fits_twice(self, position: int, taker: Taker) -> bool:
+        """False if no two shares that requests may want of a shared device have room on it."""
+        demands = [
+            taker.judge.demand(alternative, position).consumed
+            for request in self._requests
+            for alternative in request.alternatives
+            if self._masks[alternative.index] >> self._ranks[position] & 1 and not alternative.admin
+        ]
+        if not demands:
+            return False
+        consumed = taker.ledger.consumed(position) or {}
+        return all(
+            consumed.get(name, 0) + 2 * min(demand[name].nano for demand in demands) <= capacity.value.nano
+            for name, capacity in taker.view.device(position).capacity.items()
+            if all(name in demand for demand in demands)
+        )
 
     def _mask(self, positions: int) -> int:
         return sum(1 << rank for rank, position in enumerate(self._order) if positions >> position & 1)
@@ -126,6 +94,7 @@ class Pruning:
             for rank, position in enumerate(self._order)
             if judge.unfit(alternative, position) is None
             and judge.taint(alternative, judge.view.device(position)) is None  # which may be looked at late
+            and not (taker.multiple(position) and taker.short(alternative, position))
         )
 
     def _kind(self, taker: Taker, position: int, signature: Sequence[Hashable] | None) -> Hashable:
@@ -157,8 +126,14 @@ class Pruning:
         if self._admin:
             return (static, taker.ledger.marks[position], taker.ledger.admin_marks[position])
         if self._multiple[position] and taker.ledger.shares.get(position):
-            return (static, position)
+            return (static, self._shared(position, taker))
         return static
+
+    def _shared(self, position: int, taker: Taker) -> Hashable:
+        """Equal for devices of one kind of which others may still have the same."""
+        ledger = taker.ledger
+        consumed = ledger.consumed(position)
+        return (len(ledger.shares[position]), tuple(sorted(consumed.items())) if consumed else None)
 
     @cached_property
     def _kinds_index(self) -> list[int]:
@@ -169,7 +144,8 @@ class Pruning:
     def candidates(self, alternative: Alternative, taker: Taker, start: int, needed: int) -> Iterator[int]:
         """The positions worth trying, or none if there are too few of them."""
         mask = self._open(alternative, taker) >> start << start
-        if mask.bit_count() < needed:
+        alone, missing = self._alone(mask, needed)
+        if alone.bit_count() < missing:
             return iter(())
         return self._positions(mask)
 
@@ -181,6 +157,10 @@ class Pruning:
 
     def _open(self, alternative: Alternative, taker: Taker) -> int:
         mask = self._masks[alternative.index]
+        for position, shares in taker.ledger.shares.items():
+            bit = 1 << self._ranks[position]
+            if shares and mask & bit and taker.short(alternative, position):
+                mask ^= bit
         if not alternative.admin:
             mask &= ~self._held & ~self._marked(taker)
         for constraint in taker.constraints[alternative.claim]:
@@ -225,10 +205,16 @@ class Pruning:
     def _state(self, request: int, taker: Taker) -> Hashable:
         """Equal for states that differ only in devices that may be exchanged."""
         used: dict[Hashable, int] = {}
+        shared = set()
         for taken in taker.taken:
             kind: Hashable = self._kinds_index[taken.position]
-            if self._admin or taken.share is not None:
+            if self._admin:
                 kind = (kind, taken.position, taken.alternative.claim, taken.alternative.index)
+            elif taken.share is not None:
+                if taken.position in shared:
+                    continue
+                shared.add(taken.position)
+                kind = (kind, self._shared(taken.position, taker))
             used[kind] = used.get(kind, 0) + 1
         values: list[Hashable] = []
         for mine in taker.constraints:
@@ -250,7 +236,7 @@ class Pruning:
         many more it needs.
         """
         wants = list(self._wants(start, taker, partial))
-        if not can_be_served([(want.mask, want.fewest) for want in wants]):
+        if not self._served([(want.mask, want.fewest) for want in wants]):
             return False
         if not self._counters_suffice(wants, taker):
             return False
@@ -269,34 +255,45 @@ class Pruning:
     def _wants(
         self, start: int, taker: Taker, partial: tuple[Alternative, int, int] | None
     ) -> Iterator[Want]:
-        """What must still be served, without admin access, `All` and shared devices: they count otherwise."""
+        """What must still be served, without admin access and `All`: they count otherwise."""
         if partial is not None:
             alternative, rank, count = partial
             if count and not (alternative.admin or alternative.everything):
-                open_ = self._open(alternative, taker) >> rank << rank
-                if not open_ & self._sharing:
-                    yield Want((alternative,), count, open_)
+                yield Want((alternative,), count, self._open(alternative, taker) >> rank << rank)
         for request in self._requests[start:]:
             if any(a.admin or a.everything for a in request.alternatives):
                 continue
             open_ = 0
             for alternative in request.alternatives:
                 open_ |= self._open(alternative, taker)
-            if not open_ & self._sharing:
-                fewest = min(alternative.count for alternative in request.alternatives)
-                yield Want(request.alternatives, fewest, open_)
+            fewest = min(alternative.count for alternative in request.alternatives)
+            yield Want(request.alternatives, fewest, open_)
+
+    def _served(self, wants: Iterable[tuple[int, int]]) -> bool:
+        """Whether each (mask, count) can have that many devices of its mask."""
+        return can_be_served([self._alone(mask, count) for mask, count in wants])
+
+    def _alone(self, mask: int, count: int) -> tuple[int, int]:
+        """The devices that cannot be shared, and how many of them are needed if each request gets all the
+        shared ones: once, or as often as it likes (`Features.permutes`)."""
+        shared = (mask & self._sharing).bit_count()
+        if not shared:
+            return mask, count
+        return mask & ~self._sharing, 0 if self._permutes else max(count - shared, 0)
 
     def _counters_suffice(self, wants: Sequence[Want], taker: Taker) -> bool:
         """Whether the counters have room for so many devices, if each took the least: each request by itself,
         and all together."""
         if not self._counting:
             return True
-        together = 0
+        together = needed = 0
         for want in wants:
-            together |= want.mask
-            if self._room(want.mask, taker) < want.fewest:
+            mask, count = self._alone(want.mask, want.fewest)
+            together |= mask
+            needed += count
+            if self._room(mask, taker) < count:
                 return False
-        return len(wants) < 2 or self._room(together, taker) >= sum(want.fewest for want in wants)
+        return len(wants) < 2 or self._room(together, taker) >= needed
 
     def _room(self, mask: int, taker: Taker) -> int:
         """An upper bound of how many of these devices fit together."""
@@ -358,7 +355,7 @@ class Pruning:
         others = [(want.mask, want.fewest) for want in wants if want not in bound]
         for value in {single for each in found for single in constraint.single_values(each)}:
             narrowed = [(self._narrowed(constraint, want, value, taker), want.fewest) for want in bound]
-            if can_be_served([*narrowed, *others]):
+            if self._served([*narrowed, *others]):
                 return True
         return False
 

@@ -14,8 +14,9 @@ from tangram.allocation.structured.agreement import Agreement, agreement
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.features import Fault
 from tangram.allocation.structured.outcome import Exhausted
-from tangram.allocation.structured.pruning import Pruning, traceless
+from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
+from tangram.allocation.structured.traces import traceless
 
 _ANY_NUMBER = 1 << 62
 _LONG_STEPS = 1_000
@@ -107,7 +108,7 @@ class Search:
         self._order = order
         self._ranks = {position: rank for rank, position in enumerate(order)}
         self._permutes = features.permutes
-        self._looks_ahead = not self._permutes and traceless(taker)
+        self._looks_ahead = not self._permutes and traceless(requests, taker)
         self._loses_subrequest = features.has(Fault.ALL_LOSES_SUBREQUEST)
         self._budget = budget
         self._stack: list[_Frame] = []

@@ -62,6 +62,14 @@ def size(value: int) -> str:
     return f'device.attributes["{DRIVER}"].size == {value}'
 
 
+def shared(count: int, **groups: int) -> Json:
+    """Devices that claims may share, but which a share without a size takes whole."""
+    made = numbered(count, **groups)
+    for item in made["spec"]["devices"]:
+        item |= {"allowMultipleAllocations": True, "capacity": {"memory": {"value": "8Gi"}}}
+    return made
+
+
 CASES: list[tuple[str, list[Json], list[Json], bool]] = [
     (
         "one more than any group has",
@@ -164,6 +172,30 @@ CASES: list[tuple[str, list[Json], list[Json], bool]] = [
         [claim(request(count=3, when=size(3)), constraints=[match("parent")])],
         False,
     ),
+    (
+        "shared devices of which too few agree",
+        [shared(48, group=4)],
+        [
+            claim(request("a", count=4), request("b"), name="first"),
+            claim(request("c"), request("d", count=4), constraints=[match("group")]),
+        ],
+        False,
+    ),
+    (
+        "shared devices of which enough agree in the end",
+        [shared(20, group=4)],
+        [
+            claim(*[request(f"r{i}", when=index("< 13")) for i in range(13)], name="first"),
+            claim(request("d"), request("e", count=3), constraints=[match("group")]),
+        ],
+        True,
+    ),
+    (
+        "more shares than shared devices have room for",
+        [shared(12)],
+        [claim(*[request(f"r{i}") for i in range(13)])],
+        False,
+    ),
 ]
 
 
@@ -186,6 +218,37 @@ def test_groups_that_are_too_small_are_passed_over() -> None:
     outcome = solve([slice_(*of_three, *of_four)], [wanted], policy=Policy.FIRST_FIT)
     assert devices(outcome) == [["b0", "b1", "b2", "b3"]]
     assert outcome.steps < 60
+
+
+@pytest.mark.parametrize(
+    ("features", "slices", "claims"),
+    [
+        ("k8s-1.34", numbered(8), claim(*[request(f"r{i}", count=3) for i in range(3)])),
+        ("k8s-1.35", numbered(8), claim(*[request(f"r{i}", count=3) for i in range(3)])),
+        ("k8s-1.35,ConsumableCapacity", numbered(8), claim(*[request(f"r{i}", count=3) for i in range(3)])),
+        ("k8s-1.34,ConsumableCapacity", numbered(8), claim(*[request(f"r{i}", count=3) for i in range(3)])),
+        (
+            "k8s-1.36,ListTypeAttributes",
+            numbered(120, group=31),
+            claim(
+                request("a", count=16), request("b", count=16), constraints=[match("group"), match("group")]
+            ),
+        ),
+        (
+            "k8s-1.36",
+            slice_(*[device(f"d{i}", attributes={"v": i % 12}) for i in range(60)]),
+            claim(*[request(f"r{i}") for i in range(13)], constraints=[distinct("v")]),
+        ),
+    ],
+)
+def test_versions_with_faults_count_too_where_the_faults_do_not_show(
+    features: str, slices: Json, claims: Json
+) -> None:
+    outcome = solve([slices], [claims], policy=Policy.FIRST_FIT, features=features)
+    assert outcome.allocations is None
+    assert not outcome.error
+    assert not outcome.exhausted
+    assert outcome.steps < FEW_STEPS
 
 
 @both
