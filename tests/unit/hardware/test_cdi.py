@@ -363,6 +363,7 @@ def fail_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, BaseExce
 def test_the_steps_of_a_write(
     directory: CdiDirectory, fail_at: Callable[[int, BaseException], list[str]]
 ) -> None:
+    directory.write(UID, spec_of(gpu(2)))  # the directory is there
     done = fail_at(100, Crash())
     directory.write(UID, spec_of(gpu(1)))
     assert done == STEPS
@@ -410,6 +411,7 @@ def test_a_process_killed_at_any_step(
 def test_a_temporary_file_that_another_process_cleaned_away(
     directory: CdiDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    directory.write(UID, spec_of(gpu(2)))  # the directory is there
     replace = Path.replace
     tries = 0
 
