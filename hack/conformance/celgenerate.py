@@ -180,6 +180,15 @@ class Generator:
             if not _is_explained(text):
                 return text
 
+    def derivation(self) -> str:
+        """The expression of a derived attribute, right and wrong as often."""
+        while True:
+            kind = self._random.choice((BOOL, INT, STRING, SEMVER))
+            kind = list_of(kind) if self._chance(0.4) else kind
+            text = self._of(kind, self._random.choice((1, 2, 2, 3)), {})
+            if not _is_explained(text):
+                return text
+
     def _chance(self, probability: float) -> bool:
         return self._random.random() < probability
 

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from conformance.oracle import Oracle
-from tangram.base.errors import CelCompileError, CelRuntimeError
-from tangram.cel import CelDevice, Environment
+from tangram.base.errors import CelCompileError, CelError, CelRuntimeError
+from tangram.cel import CelDevice, Environment, derivation
 from tangram.cel.program import BUDGET, Program
 from tangram.model.quantity import parse_quantity
 from tangram.model.semver import SemVer
@@ -79,6 +79,37 @@ def ours(expression: str, environment: Environment, device: CelDevice) -> Answer
     if isinstance(result, CelRuntimeError):
         return Answer("error", cost, program.estimated_cost, result.cause)
     return Answer(str(result).lower(), cost, program.estimated_cost)
+
+
+def ours_derived(expression: str, environment: Environment, device: CelDevice) -> Answer:
+    """As `ours`, of the expression of a derived attribute."""
+    found = derivation(expression, environment)
+    if isinstance(found, CelError):
+        return Answer("invalid", text=str(found).partition("\n")[0])
+    result, cost, _ = found.answer(device)[1]
+    if isinstance(result, CelRuntimeError):
+        return Answer("error", cost, found.estimated_cost, result.cause)
+    return Answer(_derived_text(result), cost, found.estimated_cost)
+
+
+def _derived_text(value: object) -> str:
+    """As resource/v1 writes an attribute."""
+    kinds: Mapping[type, str] = {bool: "bool", int: "int", str: "string", SemVer: "version"}
+    if not isinstance(value, tuple):
+        return repr({kinds[type(value)]: value.text if isinstance(value, SemVer) else value})
+    items = [item.text if isinstance(item, SemVer) else item for item in value]
+    return repr({f"{kinds[type(value[0])]}s": items} if items else {})
+
+
+def theirs_derived(
+    oracle: Oracle, expressions: Iterable[str], device: Mapping[str, Any] = DEVICE
+) -> Iterator[Answer]:
+    """As `theirs`, of expressions of derived attributes; from 1.37 on."""
+    for some in batched_sequence(expressions, _PER_QUESTION):
+        question = {"expressions": some, "driver": DRIVER, "device": device, "derived": True}
+        for answer in oracle.ask({"cel": {**question, "consumableCapacity": True}})["answers"]:
+            found = _answer(answer)
+            yield found._replace(outcome=repr(answer["attribute"])) if "attribute" in answer else found
 
 
 def theirs(

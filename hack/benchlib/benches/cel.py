@@ -13,7 +13,17 @@ from benchlib.results import Goal, Measurement, Result
 from clusterlib.steps import step
 from conformance.celgenerate import Generator
 from conformance.oracle import Oracle, ensure_oracle
-from conformance.selectors import DEVICE, Answer, agree, cel_device, ours, raw_answers, theirs
+from conformance.selectors import (
+    DEVICE,
+    Answer,
+    agree,
+    cel_device,
+    ours,
+    ours_derived,
+    raw_answers,
+    theirs,
+    theirs_derived,
+)
 from conformance.themes import RECORDED, WORK, expand, own_work, read_themes, record
 from conformance.versions import VERSIONS, version_of
 from tangram.cel import Environment
@@ -26,6 +36,7 @@ the same generated selectors. Compared are results, errors, what the evaluation 
 _EPILOG = """\
 examples:
   hack/bench cel --version 1.36 --cases 50000
+  hack/bench cel --version 1.37 --cases 50000 --derived
   hack/bench cel --write-recorded      (the answers to tests/unit/cel/themes.txt, for the tests without Go)
 
 Exit code 3: some selectors differ.
@@ -56,6 +67,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--cases", type=int, default=5000, metavar="N", help="selectors (%(default)s)")
     add("--seed", type=int, default=1, metavar="S", help="for other selectors (%(default)s)")
     add("--most", type=int, default=20, metavar="N", help="show so many differences (%(default)s)")
+    add("--derived", action="store_true", help="expressions of derived attributes in place of selectors")
     add("--write-recorded", action="store_true", help="write the answers to the hand-written selectors")
 
 
@@ -88,10 +100,12 @@ def _compare(
     different = 0
     with step(f"{options.cases} selectors, {environment.version}, seed {options.seed}") as progress:
         for first in range(0, options.cases, 1000):
-            expressions = [generator.expression() for _ in range(min(1000, options.cases - first))]
-            for expression, their in zip(expressions, theirs(oracle, expressions), strict=True):
-                our = ours(expression, environment, device)
-                tally[their.outcome] += 1
+            make = generator.derivation if options.derived else generator.expression
+            expressions = [make() for _ in range(min(1000, options.cases - first))]
+            answers = (theirs_derived if options.derived else theirs)(oracle, expressions)
+            for expression, their in zip(expressions, answers, strict=True):
+                our = (ours_derived if options.derived else ours)(expression, environment, device)
+                tally["value" if their.outcome.startswith("{") else their.outcome] += 1
                 if not agree(our, their):
                     different += 1
                     if different <= options.most:

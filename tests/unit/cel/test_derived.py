@@ -1,9 +1,14 @@
 """Expressions of derived attributes. What they come to, and what they cost, hack/oracle said of 1.37.2."""
 
+import ast
+
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.unit.cel.support import OWN
 
-from conformance.selectors import DEVICE, cel_device
+from conformance.celgenerate import Generator
+from conformance.selectors import DEVICE, cel_device, ours_derived
 from conformance.themes import expand
 from tangram.base.errors import CelBudgetError, CelCompileError, CelRuntimeError
 from tangram.cel import CelDevice, Environment
@@ -99,3 +104,21 @@ def test_the_estimate_is_that_of_selectors() -> None:
 def test_one_text_may_be_both_a_selector_and_a_derivation() -> None:
     assert of("@.healthy").evaluate(CelDevice(driver=OWN, attributes={OWN: {"healthy": False}})) is False
     assert derivation(expand("@.healthy"), V37) is of("@.healthy")
+
+
+@given(st.integers(0, 10**9))
+@settings(max_examples=200, suppress_health_check=[HealthCheck.too_slow], deadline=None)
+def test_any_expression_gives_an_attribute_or_an_error(seed: int) -> None:
+    text = Generator(V37, seed).derivation()
+    ours = ours_derived(text, V37, LOOKED_AT)
+    assert ours == ours_derived(text, V37, LOOKED_AT)
+    if ours.outcome in {"invalid", "error"}:
+        assert ours.text
+        return
+    written = ast.literal_eval(ours.outcome)
+    for kind, value in written.items():
+        values = value if kind.endswith("s") else [value]
+        assert {type(item).__name__ for item in values} == {TYPES[kind.removesuffix("s")]}
+
+
+TYPES = {"bool": "bool", "int": "int", "string": "str", "version": "str"}
