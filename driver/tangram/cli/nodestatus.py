@@ -81,9 +81,10 @@ async def look(settings: "NodeSettings", workers: "Workers", clock: "Clock") -> 
 
     files = sight.look_at_files(settings)
     try:
-        gpus, plugin, api = await asyncio.gather(
+        # First, while nothing else takes this process's time.
+        plugin = await sight.look_at_plugin(settings, clock=clock)
+        gpus, api = await asyncio.gather(
             sight.look_at_gpus(settings, files, workers=workers, clock=clock),
-            sight.look_at_plugin(settings, clock=clock),
             sight.look_at_api(settings, files.held.claims.values(), clock=clock),
         )
     finally:

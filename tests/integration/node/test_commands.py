@@ -185,3 +185,17 @@ async def test_doctor_beside_a_running_plugin(operator: Operator) -> None:
         "fix: ",
     ):
         assert text in out
+
+
+@pytest.mark.parametrize("version", ["1.34"])
+async def test_where_the_server_drops_the_taint(operator: Operator) -> None:
+    world = operator.world
+    name = next(iter(world.devices()))
+    uuid = uuid_of(world, name)
+    code, out, err = await operator.run("drain-gpu", uuid)
+    assert (code, operator.drained()) == (0, {"taint": set(), "unhealthy": {name}}), out + err
+    _, status = await operator.status()
+    (gpu,) = [each for each in status["gpus"] if each["uuid"] == uuid]
+    assert (gpu["state"], gpu["published"]) == ("drained", "unhealthy")
+    code, out, err = await operator.run("drain-gpu", uuid, "--undo")
+    assert (code, operator.drained()) == (0, {"taint": set(), "unhealthy": set()}), out + err

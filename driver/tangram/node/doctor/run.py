@@ -40,9 +40,10 @@ async def examine(
 
     files = sight.look_at_files(settings)
     try:
-        gpus, plugin, api, asked, of_driver = await asyncio.gather(
+        # First, while nothing else takes this process's time.
+        plugin = await sight.look_at_plugin(settings, clock=clock)
+        gpus, api, asked, of_driver = await asyncio.gather(
             sight.look_at_gpus(settings, files, workers=workers, clock=clock),
-            sight.look_at_plugin(settings, clock=clock),
             sight.look_at_api(settings, files.held.claims.values(), clock=clock),
             _api_server(settings, clock),
             group("driver", partial(_driver, settings, places, real=real)),
