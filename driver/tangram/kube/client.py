@@ -25,7 +25,7 @@ _CONTENT_TYPES: Mapping[PatchKind, str] = {
     "strategic": "application/strategic-merge-patch+json",
 }
 _CONNECT_TIMEOUT_S = 5.0
-_CALL_TIMEOUT_S = 30.0
+_CALL_TIMEOUT = aiohttp.ClientTimeout(total=30.0, sock_connect=_CONNECT_TIMEOUT_S)
 # How much longer than the watch itself we wait for the next byte: bookmarks come once a minute.
 _WATCH_READ_SLACK_S = 30.0
 
@@ -207,9 +207,8 @@ class Client:
         body: Any = None,
         content_type: str = "",
     ) -> bytes:
-        timeout = aiohttp.ClientTimeout(total=_CALL_TIMEOUT_S, sock_connect=_CONNECT_TIMEOUT_S)
         response = await self._open(
-            method, path, query=query, body=body, content_type=content_type, timeout=timeout
+            method, path, query=query, body=body, content_type=content_type, timeout=_CALL_TIMEOUT
         )
         return await _read(response, request=f"{method} {path}")
 

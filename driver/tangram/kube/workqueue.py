@@ -67,8 +67,10 @@ class WorkQueue(Generic[K]):
         # The same moment, worked out again, may differ by a rounding error: that is no earlier one.
         if due_s < self._due_s.get(key, float("inf")) - _SAME_MOMENT_S:
             self._due_s[key] = due_s
-            heapq.heappush(self._timers, (due_s, next(self._order), key))
-            self._changed.set()
+            entry = (due_s, next(self._order), key)
+            heapq.heappush(self._timers, entry)
+            if self._timers[0] is entry:  # else who waits wakes before that anyway
+                self._changed.set()
 
     def retry(self, key: K) -> None:
         """Queues a key after its back-off, which grows until `forget`."""

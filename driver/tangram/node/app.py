@@ -59,15 +59,15 @@ _FLUSH_S = 0.2
 _CLOSE_S = 0.1
 _LOOK_AT_SERVER_S = 0.5
 _HEALTH_AGAIN_S = 10.0
-"""Unchanged health is told so often at most: each message has all devices, and a kubelet forgets after 30 s."""
+"""How often unchanged health is told at most: a message has all devices, and a kubelet forgets after 30 s."""
 # Claims are worked on in threads, and every file operation gives the interpreter away: while the event loop
 # is busy with other claims, each would wait the default of 5 ms to get it back.
-_SWITCH_INTERVAL_S = 0.0005
+SWITCH_INTERVAL_S = 0.0005
 
 
 async def run(settings: NodeSettings) -> None:
     """`tangram node run`, until cancelled. Raises ConfigurationError, InvalidObjectError, StateError."""
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
     backend = choose_backend(settings)
     client = await Client.connect(kubeconfig=settings.kubeconfig, user_agent=f"tangram-node/{__version__}")
     try:
@@ -171,7 +171,7 @@ class NodePlugin:
             set_aside=self._set_aside,
             warn=self._reporter.noteworthy,
         )
-        self._reconciler = Reconciler(
+        self.reconciler = Reconciler(
             pool=pool,
             node_name=settings.node_name,
             store=self._store,
@@ -187,8 +187,8 @@ class NodePlugin:
                 preparer=self._preparer,
                 reporter=self._reporter,
                 inventory=self._inventory,
-                lives=self._reconciler.lives,
-                tidy=self._reconciler.local,
+                lives=self.reconciler.lives,
+                tidy=self.reconciler.local,
                 clock=clock,
             ),
             client=client,
@@ -242,14 +242,14 @@ class NodePlugin:
                 # A driver that hangs takes its time; pods must be able to end meanwhile.
                 with contextlib.suppress(TimeoutError):
                     await within(self._discovery.looked.wait(), seconds=_FIRST_LOOK_S, clock=self._clock)
-                await self._reconciler.local(at_start=True)
+                await self.reconciler.local(at_start=True)
                 try:
                     await self._plugin.start()
                     for loop in (
                         self._health,
                         self._publisher,
                         self._reporter,
-                        self._reconciler,
+                        self.reconciler,
                         self._mps_watch,
                     ):
                         tasks.create_task(loop.run())
@@ -308,7 +308,7 @@ class NodePlugin:
         self._reporter.gpus_warn(inventory.warnings)
         self._health.tell()
         self._publish(inventory)
-        self._reconciler.ask()
+        self.reconciler.ask()
 
     def _publish(self, inventory: Inventory) -> None:
         if self._one_slice is None:

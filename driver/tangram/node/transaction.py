@@ -98,29 +98,29 @@ class Transaction:
     def make_files(self, wanted: HeldClaim, inventory: Inventory) -> HeldClaim:
         """The whole of a claim that `is_files_alone`, in one durable write. Blocking. On an error all is
         undone that can be."""
-        done = _done(wanted)
         try:
-            # The held file first, and as it stays: a CDI file that is missing can always be written.
-            self._store.write(done)
-            self._cdi.write(done, inventory)
+            return self.commit(wanted, inventory, {})
         except TangramError:
             with contextlib.suppress(TangramError):
-                self._undo_files(done)
+                self._undo_files(wanted)
             raise
-        return done
 
     def commit(self, held: HeldClaim, inventory: Inventory, extras: dict[str, Extra]) -> HeldClaim:
         """CDI file and result of a claim whose hardware is as it should be. Blocking."""
-        self._cdi.write(held, inventory, extras)
         done = _done(held)
-        self._store.write(done)
+        if _has_only_files(held):
+            # Nothing is on disk yet, and as it is written it stays: a CDI file can always be made from it.
+            self._store.write(done)
+            self._cdi.write(done, inventory, extras)
+        else:
+            self._cdi.write(held, inventory, extras)
+            self._store.write(done)
         return done
 
     async def make(self, wanted: HeldClaim, inventory: Inventory) -> HeldClaim:
         """Carries out all steps. On an error all is undone that can be; the rest is on disk for later."""
         journal = Journal(self._store, wanted)
         try:
-            await journal.begin()
             for device in wanted.devices:
                 if not device.admin_access:
                     await self._change(device, journal, inventory)

@@ -102,6 +102,22 @@ async def test_waiting_worker_notices_a_shorter_delay(queue: WorkQueue[str], clo
     assert await getting == "soon"
 
 
+async def test_what_is_due_later_wakes_nobody(queue: WorkQueue[str], clock: FakeClock) -> None:
+    """A burst of delayed keys costs one awakening, not one each."""
+    queue.add_after("first", delay_s=1)
+    waiting = asyncio.create_task(queue.get())
+    await clock.until_sleeping()
+    queue.add_after("second", delay_s=2)
+    assert not queue._changed.is_set()
+    await clock.advance(1)
+    assert await waiting == "first"
+    queue.done("first")
+    waiting = asyncio.create_task(queue.get())
+    await clock.until_sleeping()
+    await clock.advance(1)
+    assert await waiting == "second"
+
+
 async def test_retries_back_off_until_forgotten(queue: WorkQueue[str], clock: FakeClock) -> None:
     delays_s = []
     for _ in range(12):

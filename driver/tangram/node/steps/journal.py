@@ -9,15 +9,11 @@ from tangram.node.heldstore import HeldStore
 
 
 class Journal:
-    """`held` is what stands on disk. The caller has the locks of the claim and its GPUs."""
+    """`held` is what stands on disk once it has a step. The caller has the locks of the claim and its GPUs."""
 
     def __init__(self, store: HeldStore, held: HeldClaim) -> None:
         self._store = store
         self.held = held
-
-    async def begin(self) -> None:
-        """Writes the intent. Raises StateError."""
-        await self._write(self.held)
 
     async def add(self, step: Step) -> None:
         """Notes a step that comes next; the CDI file, written last, stays last. Raises StateError."""
