@@ -1,13 +1,15 @@
 """What the measured processes see: an API server with TLS, a kubelet, and credentials as in a pod."""
 
 import asyncio
+import json
 import os
 import shutil
 import ssl
 import subprocess
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from benchlib.environment import REPOSITORY
@@ -35,9 +37,10 @@ cp "$1"/token "$1"/ca.crt /run/secrets/kubernetes.io/serviceaccount/ && shift &&
 
 
 class World:
-    """Use as `async with`. Processes started here are killed at its end."""
+    """Use as `async with`. Processes started here are killed at its end. `settings` of the node plugin."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: Mapping[str, str | int] = MappingProxyType({"simulate": MACHINE})) -> None:
+        self._settings = settings
         self._processes: list[Process] = []
         self._sockets = 0
 
@@ -50,7 +53,8 @@ class World:
         self.directory = Path(tempfile.mkdtemp(prefix="tgb", dir="/tmp"))
         try:
             self.server = FakeApiServer(ssl_context=self._credentials())
-            (self.directory / "node.yaml").write_text(f"simulate: {MACHINE}\n", encoding="utf-8")
+            lines = "".join(f"{name}: {value}\n" for name, value in self._settings.items())
+            (self.directory / "node.yaml").write_text(lines, encoding="utf-8")
             self.server.create(NODES, _node())
             for device_class in device_classes():
                 self.server.create(DEVICE_CLASSES, device_class)
@@ -99,6 +103,21 @@ class World:
         """A client's side of it."""
         return ssl.create_default_context(cafile=str(self.directory / "ca.crt"))
 
+    def kubeconfig(self) -> str:
+        """The path of a kubeconfig for this API server, for a client in this process."""
+        path = self.directory / "kubeconfig"
+        server = {"server": self.server.url, "certificate-authority": str(self.directory / "ca.crt")}
+        document = {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [{"name": "bench", "cluster": server}],
+            "users": [{"name": "bench", "user": {"token": "token"}}],
+            "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "bench"}}],
+            "current-context": "bench",
+        }
+        path.write_text(json.dumps(document), encoding="utf-8")
+        return str(path)
+
     # --- processes ------------------------------------------------------------------------------------------
 
     async def start_node(self) -> Process:
@@ -109,6 +128,12 @@ class World:
             # /run is the process's own, in memory as on a node.
             "--kubelet-dir", str(self.directory), "--cdi-root", "/run/cdi",
             "--metrics-address", "127.0.0.1:0",
+        )  # fmt: skip
+
+    async def start_mps(self) -> Process:
+        """The supervisor of (simulated) MPS daemons."""
+        return await self._start(
+            "-m", "tangram", "mps", "run", "--simulated", "true", "--kubelet-dir", str(self.directory),
         )  # fmt: skip
 
     async def start_controller(self) -> Process:
@@ -159,11 +184,11 @@ class World:
         for each in self.server.objects(RESOURCE_SLICES):
             self.server.delete(RESOURCE_SLICES, name=each["metadata"]["name"])
 
-    def device_names(self) -> list[str]:
-        """Of the published whole GPUs."""
+    def device_names(self, kind: str = "gpu") -> list[str]:
+        """Of the published devices of a kind, GPU by GPU."""
         slices = self.server.objects(RESOURCE_SLICES)
         devices = [device for each in slices for device in each["spec"].get("devices") or ()]
-        return [device["name"] for device in devices if device["attributes"]["type"] == {"string": "gpu"}]
+        return [device["name"] for device in devices if device["attributes"]["type"] == {"string": kind}]
 
     async def registered(self) -> Any:
         """The plugin's registration with the kubelet, once there is one."""

@@ -83,12 +83,13 @@ def result(bench: Any, names: dict[str, float], **details: Any) -> Result:
 
 
 def test_sections_show_what_was_measured() -> None:
+    rows = prepare._LABELS | prepare._KINDS_LABELS
     shown = prepare.section(
-        {"": result(prepare, dict.fromkeys(prepare._LABELS, 4.56), request_bytes=61, answer_bytes=177)}
+        {"": result(prepare, dict.fromkeys(rows, 4.56), request_bytes=61, answer_bytes=177)}
     )
     assert "61 bytes there, 177 back" in " ".join(shown.split())
     assert "together 13.7 ms of 4.56 ms" in " ".join(shown.split())
-    assert shown.count("| 4.56 ms | 4.56 | 0 | 2 |") == len(prepare._LABELS)
+    assert shown.count("| 4.56 ms | 4.56 | 0 | 2 |") == len(rows)
     assert "a goal: **2.50 ms**, goal 3 ms: met" in shown
 
     shown = start.section({"": result(start, {**dict.fromkeys(start._LABELS, 100.0), "start": 250.0})})
@@ -96,7 +97,10 @@ def test_sections_show_what_was_measured() -> None:
 
     imports = [{"module": "python", "ms": 0.0, "mib": 10.0}, {"module": "grpc", "ms": 41.0, "mib": 9.5}]
     labels = dict.fromkeys(memory._LABELS, 60.0)
-    shown = memory.section({"": result(memory, labels, imports=imports, parts={"anonymous": 40.0})})
+    details = {"imports": imports, "parts": {"anonymous": 40.0}, "looking": {"devices": 224, "share": 0.0171}}
+    shown = memory.section({"": result(memory, labels, **details)})
+    assert "are 224 devices" in " ".join(shown.split())
+    assert "takes 1.7 % of a core" in " ".join(shown.split())
     assert "| `grpc` | 9.50 MiB | 41.0 ms |" in shown
     assert "anonymous 40.0 MiB" in shown
 

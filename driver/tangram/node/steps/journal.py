@@ -9,7 +9,7 @@ from tangram.node.heldstore import HeldStore
 
 
 class Journal:
-    """`held` is what stands on disk once it has a step. The caller has the locks of the claim and its GPUs."""
+    """`held` stands on disk once it has a step. The caller has the locks of the claim and its GPUs."""
 
     def __init__(self, store: HeldStore, held: HeldClaim) -> None:
         self._store = store
