@@ -9,11 +9,13 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.unit.allocation.structured.world import (
     DRIVER,
+    VERSIONS,
     claim,
     device,
     devices,
     distinct,
     either,
+    full,
     held,
     match,
     request,
@@ -159,7 +161,10 @@ def test_freeing_a_device_never_makes_what_fits_unfit(
         assert solve(slices, [held(*taken[1:]), *claims], policy=policy).allocations is not None
 
 
-@given(supply(), demand(), holders, st.sampled_from(("latest", "k8s-1.36", "k8s-1.36.6", "k8s-1.37")))
+FAULTY = ("k8s-1.34", "k8s-1.35", "k8s-1.36", "k8s-1.36.6", "k8s-1.37", *map(full, VERSIONS))
+
+
+@given(supply(), demand(), holders, st.sampled_from(("latest", *FAULTY, "k8s-1.34,ConsumableCapacity")))
 def test_what_is_left_out_of_the_search_changes_nothing(
     slices: list[Json], claims: list[Json], taken: list[str], version: str
 ) -> None:
