@@ -25,7 +25,7 @@ class Agreement:
         self._too_few: set[tuple[Attribute | None, ...]] = set()
 
     def possible(self, position: int, rank: int) -> bool:
-        """Whether from this rank on there are enough devices that agree with the one at the position.
+        """Whether behind this rank there are enough devices that agree with the one at the position.
 
         Raises FatalError where trying them would.
         """
@@ -39,14 +39,15 @@ class Agreement:
         return False
 
     def _enough(self, values: tuple[Attribute | None, ...], rank: int) -> bool:
-        alternative, ledger, judge = self._alternative, self._taker.ledger, self._taker.judge
-        missing = alternative.count
-        for position in self._order[rank:]:
+        alternative, view = self._alternative, self._taker.view
+        ledger, judge = self._taker.ledger, self._taker.judge
+        missing = alternative.count - 1
+        for position in self._order[rank + 1 :]:
             if ledger.in_use(position, alternative.claim, admin=alternative.admin):
                 continue
             if judge.unfit(alternative, position) is not None:
                 continue
-            device = self._taker.view.device(position)
+            device = view.device(position)
             for constraint, value in zip(self._bound, values, strict=True):
                 if not constraint.agrees(alternative, device, value):
                     break

@@ -92,7 +92,8 @@ class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
 
     `cel` is what selectors see of it. `guarded` is what selectors of device classes see where our controller
     decides: the device with its `allocator` attribute as kube-scheduler would need it, so that the guard of
-    our classes holds; the same as `cel` for devices that our controller does not allocate.
+    our classes holds; the same as `cel` for devices that our controller does not allocate. `plain`: a request
+    that says nothing of its capacities can have it, whole.
     """
 
     id: DeviceId
@@ -103,6 +104,7 @@ class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     capacity: Mapping[str, Capacity]
     consumes: tuple[Consumption, ...]
     has_lists: bool
+    plain: bool
 
     @property
     def multiple(self) -> bool:
@@ -224,9 +226,11 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
             has_lists = has_lists or not known[0].scalar
     capacity: dict[str, Capacity] = {}
     amounts: dict[str, Fraction] = {}
+    plain = True
     for name, item in (wire.capacity or {}).items():
         policy = item.request_policy
         text = str(item.value)
+        plain = plain and policy is None and not text.startswith("-")
         capacity[name] = _whole(text) if policy is None else Capacity(quantity(text), _policy(policy))
         amounts[name] = parse_quantity(text)
     cel = CelDevice(
@@ -244,6 +248,7 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         capacity=capacity,
         consumes=tuple(map(_consumption, wire.consumes_counters)) if wire.consumes_counters else (),
         has_lists=has_lists,
+        plain=plain,
     )
 
 

@@ -80,16 +80,17 @@ class Judge:
                 where = f"claim {alternative.claim_name}, request {alternative.name}"
                 raise FatalError(f"{where}: {refused.text}")
             return refused
-        if self._consumable:
+        device = self.view.device(position)
+        asks = alternative.capacity or alternative.demand
+        if self._consumable and (asks or not device.plain):
             wanted = self.demand(alternative, position)
             if wanted.fatal:
-                device = self.view.device(position)
                 raise FatalError(
                     f"request {alternative.name}: checking capacity for device {device.id}: {wanted.fatal}"
                 )
             if wanted.refused:
                 return Refused(Code.CAPACITY, wanted.refused, f"unfit ({wanted.refused})")
-        if text := unmet(alternative.demand, self.view.device(position)):
+        if text := unmet(alternative.demand, device):
             return Refused(Code.PARAMETERS, text)
         return self._barred(alternative, position)
 

@@ -8,6 +8,7 @@ Either way it ends when its steps are used up.
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from enum import Enum
+from functools import cached_property
 from typing import NamedTuple
 
 from tangram.allocation.structured.agreement import Agreement, agreement
@@ -108,7 +109,6 @@ class Search:
         self._order = order
         self._ranks = {position: rank for rank, position in enumerate(order)}
         self._permutes = features.permutes
-        self._looks_ahead = not self._permutes and traceless(requests, taker)
         self._loses_subrequest = features.has(Fault.ALL_LOSES_SUBREQUEST)
         self._budget = budget
         self._stack: list[_Frame] = []
@@ -155,6 +155,10 @@ class Search:
         self._stack.append(frame)
         return _Fill(request, 0, 0, 0)
 
+    @cached_property
+    def _looks_ahead(self) -> bool:
+        return not self._permutes and traceless(self._requests, self._taker)
+
     def _fill(self, step: _Fill) -> _Step:
         item = self._requests[step.request].alternatives[step.alternative]
         if item.everything and not item.positions:
@@ -169,8 +173,9 @@ class Search:
             frame.candidates = iter((item.positions[step.slot],))
         elif self._pruning is None:
             frame.candidates = iter(self._order[step.start :] if step.start else self._order)
-            if self._looks_ahead and not step.slot:
-                frame.agreement = agreement(item, self._taker, self._order)
+            if not step.slot:
+                found = agreement(item, self._taker, self._order)
+                frame.agreement = found if found and self._looks_ahead else None
         else:
             needed = item.count - step.slot
             frame.candidates = self._pruning.candidates(item, self._taker, step.start, needed)
