@@ -141,9 +141,12 @@ class Transaction:
         if device.kind == "gpu":
             await self._hand_over(device, journal)
         elif device.kind == "mps":
-            await self._compute.set(GpuUuid(device.uuid), "exclusive_process", journal)
+            # One write for both steps: to leave a daemon that was never joined is no error.
+            await self._compute.set(gpu.uuid, "exclusive_process", journal, MpsStep(uuid=gpu.uuid))
             await self._hardware.mps.join(
-                device, journal, slow=lambda text: self._warn(journal.held, "MpsStarting", text)
+                device,
+                claim_uid=journal.held.uid,
+                slow=lambda text: self._warn(journal.held, "MpsStarting", text),
             )
         elif device.mig is not None and not device.mig.foreign:
             await self.mig.make(device, journal)

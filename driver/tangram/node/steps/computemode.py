@@ -8,7 +8,7 @@ from tangram.hardware.backend import ComputeMode
 from tangram.hardware.workers import Workers
 from tangram.model.gpu import GpuUuid
 from tangram.node.gpunotes import GpuNotes
-from tangram.node.held import ComputeModeStep, HeldClaim
+from tangram.node.held import ComputeModeStep, HeldClaim, Step
 from tangram.node.heldstore import HeldStore
 from tangram.node.steps.connected import connected
 from tangram.node.steps.hung import refuse_while_hung
@@ -28,13 +28,14 @@ class ComputeModes:
         self._notes = notes
         self._boot_id = boot_id
 
-    async def set(self, gpu: GpuUuid, wanted: ComputeMode, journal: Journal) -> None:
-        """Sets the mode and notes the one before. Raises HardwareError, StateError."""
+    async def set(self, gpu: GpuUuid, wanted: ComputeMode, journal: Journal, *then: Step) -> None:
+        """Sets the mode and notes the one before, with the steps that come `then`. Raises HardwareError,
+        StateError."""
         others = await self._others(gpu, journal.held)
         now = await self._workers.compute_mode(gpu)
         before = others[0].before if others else await self._found(gpu, now)
         step = ComputeModeStep(uuid=gpu, before=before, wanted=wanted)
-        await journal.add(step)
+        await journal.add(step, *then)
         await asyncio.to_thread(self._notes.owe_mode, gpu, step)
         if now != wanted:
             await self._workers.set_compute_mode(gpu, wanted)

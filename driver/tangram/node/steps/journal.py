@@ -15,11 +15,11 @@ class Journal:
         self._store = store
         self.held = held
 
-    async def add(self, step: Step) -> None:
-        """Notes a step that comes next; the CDI file, written last, stays last. Raises StateError."""
+    async def add(self, *next_steps: Step) -> None:
+        """Notes steps that come next; the CDI file, written last, stays last. Raises StateError."""
         steps = [each for each in self.held.undo if not isinstance(each, CdiStep)]
         rest = [each for each in self.held.undo if isinstance(each, CdiStep)]
-        await self._write(msgspec.structs.replace(self.held, undo=(*steps, step, *rest)))
+        await self._write(msgspec.structs.replace(self.held, undo=(*steps, *next_steps, *rest)))
 
     async def amend(self, step: Step, *, by: Step) -> None:
         """Notes what has come of a step. Raises StateError."""

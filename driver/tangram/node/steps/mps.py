@@ -8,7 +8,6 @@ from tangram.hardware.mps.directory import MpsDirectory
 from tangram.hardware.mps.values import MpsShare
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import HeldClaim, HeldDevice, MpsStep
-from tangram.node.steps.journal import Journal
 
 
 class MpsClients:
@@ -17,14 +16,13 @@ class MpsClients:
     def __init__(self, directory: MpsDirectory) -> None:
         self._directory = directory
 
-    async def join(self, device: HeldDevice, journal: Journal, *, slow: Callable[[str], None]) -> None:
+    async def join(self, device: HeldDevice, *, claim_uid: str, slow: Callable[[str], None]) -> None:
         """Joins, and waits until the daemon serves the claim's share; `slow` is told if that takes long.
 
-        Raises HardwareError, StateError.
+        The journal has the step already. Raises HardwareError, StateError.
         """
         gpu = GpuUuid(device.uuid)
-        await journal.add(MpsStep(uuid=gpu))
-        await asyncio.to_thread(self._directory.join, gpu, claim_uid=journal.held.uid, share=_share(device))
+        await asyncio.to_thread(self._directory.join, gpu, claim_uid=claim_uid, share=_share(device))
         await self._directory.ready(gpu, slow=slow)
 
     async def undo(self, held: HeldClaim, step: MpsStep) -> None:
