@@ -302,6 +302,9 @@ class Pruning:
         number: dict[tuple[Hashable, str], int] = {}
         rests: dict[tuple[Hashable, str], Mapping[tuple[str, str], int]] = {}
         for position in self._positions(mask & self._counting):
+            if self._multiple[position] and taker.ledger.is_shared(position):
+                room += 1  # the first share has paid for the others
+                continue
             consumed = taker.view.device(position).consumes[0]
             key = (taker.ledger.account_key(taker.view.places[position]), consumed.counter_set)
             number[key] = number.get(key, 0) + 1
