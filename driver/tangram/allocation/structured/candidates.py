@@ -49,6 +49,7 @@ class Taker:
         self._admin_pays = features.has(Fault.ADMIN_ACCESS_PAYS_COUNTERS)
         self._leaks = features.has(Fault.REJECTION_LEAKS)
         self._late_taints = features.late_taints
+        self._wrong_device = features.has(Fault.CAPACITY_OF_WRONG_DEVICE)
 
     def multiple(self, position: int) -> bool:
         """True if the device is shared between claims."""
@@ -73,8 +74,8 @@ class Taker:
         if self._consumable and not alternative.everything and (text := self.short(alternative, position)):
             return Refused(Code.CAPACITY, text)
         device, multiple = self.view.device(position), self.multiple(position)
-        pays = bool(device.consumes) and not (multiple and ledger.is_shared(position))
-        if not self._takes(alternative):
+        pays = bool(device.consumes) and self._takes(alternative)
+        if pays and multiple and ledger.is_shared(position):
             pays = False
         groups: Mapping[str, frozenset[str] | None] = {}
         if pays:
@@ -97,7 +98,8 @@ class Taker:
             self._unpay(position, groups, paid=pays)
             return refused
         taken = Taken(alternative, position, None, pays, groups)
-        if self._consumable and (text := self._short_at_last(alternative, position, slot)):
+        checks_again = self._consumable and (alternative.everything or self._wrong_device)
+        if checks_again and (text := self._short_at_last(alternative, position, slot)):
             self._roll_back(taken)
             return Refused(Code.CAPACITY, text)
         if multiple:
@@ -144,7 +146,7 @@ class Taker:
 
     def _short_at_last(self, alternative: Alternative, position: int, slot: int) -> str:
         """The capacities once more; here is where `All` looks at them."""
-        if self._features.has(Fault.CAPACITY_OF_WRONG_DEVICE):
+        if self._wrong_device:
             item = self.view.places[position].slice
             devices = item.devices if item else ()
             if slot >= len(devices):
@@ -152,7 +154,7 @@ class Taker:
             other = self.view.positions[devices[slot].id]
             wanted = self.judge.demand(alternative, other)
             return wanted.refused or self.short(alternative, other)
-        return self.short(alternative, position) if alternative.everything else ""
+        return self.short(alternative, position)
 
     def _roll_back(self, taken: Taken) -> None:
         if self._leaks:

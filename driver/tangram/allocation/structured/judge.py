@@ -90,7 +90,7 @@ class Judge:
                 )
             if wanted.refused:
                 return Refused(Code.CAPACITY, wanted.refused, f"unfit ({wanted.refused})")
-        if text := unmet(alternative.demand, device):
+        if alternative.demand and (text := unmet(alternative.demand, device)):
             return Refused(Code.PARAMETERS, text)
         return self._barred(alternative, position)
 
