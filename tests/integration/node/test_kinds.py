@@ -207,7 +207,10 @@ async def test_p41_a_share_is_unhealthy_while_its_daemon_serves_nobody(
             return next((each["conditions"][0]["status"] for each in world.status(claim)), "")
 
         await until(lambda: ill() == {shared} and ready() == "False", timeout_s=60)
-        assert "does not start" in world.status(claim)[0]["conditions"][0]["message"]
+        # First it is told that the daemon died, then that another does not start.
+        await until(
+            lambda: "does not start" in world.status(claim)[0]["conditions"][0]["message"], timeout_s=60
+        )
         faults.unlink()
         await until(lambda: ill() == set() and ready() == "True", timeout_s=90)
         await world.unprepare(claim)
