@@ -104,6 +104,7 @@ TEXTS_WITH_URLS = {
     "hack/conformance/celtexts.py",
     "tests/unit/cel/themes.txt",
     "tests/unit/cel/recorded/themes.json",
+    "tests/unit/cel/recorded/work.json",
 }
 """These hold URLs for a parser to parse, not links."""
 
