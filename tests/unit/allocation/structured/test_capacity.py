@@ -1,6 +1,7 @@
 """Consumable capacity: policies, shares, what is consumed, and how it is written."""
 
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from tests.unit.allocation.structured.world import (
@@ -15,7 +16,7 @@ from tests.unit.allocation.structured.world import (
     solve,
 )
 
-from tangram.allocation.structured import Outcome
+from tangram.allocation.structured import Outcome, Policy
 from tangram.allocation.structured.quantities import Format, Quantity, quantity
 
 SHARE = "5a1d76ea-0000-4000-8000-000000000000"
@@ -201,3 +202,17 @@ def test_quantities_are_rounded_up() -> None:
     assert Quantity(1, Format.DECIMAL).whole() == 1
     assert quantity("1500u").milli() == 2
     assert quantity("-1500m").whole() == -1
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_the_last_share_of_a_device_needs_no_counters(policy: Policy) -> None:
+    """Its first share has paid them, also where counting ahead takes the device for one given once."""
+    counters = slice_(name="counters", count=2, sets={"s": {"c": 1}})
+    only = shared(m="3") | {"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]}
+    slices = [counters, slice_(only, count=2)]
+    old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "2"}})
+    one = [request(name, capacity={"m": "1"}) for name in ("x", "y")]
+    with patch("tangram.allocation.structured.engine._PLAIN_STEPS", 0):
+        assert devices(solve(slices, [old, claim(one[0])], policy=policy)) == [["a"]]
+        assert devices(solve(slices, [old, claim(*one)], policy=policy)) == "no"
+        assert devices(solve(slices, [claim(*one)], policy=policy)) == [["a", "a"]]
