@@ -127,17 +127,22 @@ class Preparer:
                 await self._restore_cdi(held)
                 return held, False
             inventory = self._known_gpus(claim)
-            demands = demands_of(claim, results)
-            wanted = intent(
-                claim,
-                results,
-                inventory,
-                boot_id=self._boot_id,
-                shares={request: demand.share for request, demand in demands.items()},
-            )
-            check_demands(claim, demands, results, inventory)
+            wanted = self._wanted(claim, results, inventory)
             async with self._locks.gpus(wanted.gpus | (held.gpus if held else frozenset())):
+                if (now := self._known_gpus(claim)) is not inventory:
+                    # Others may have had the GPU for long: it may be drained by now, or ill.
+                    inventory, wanted = now, self._wanted(claim, results, now)
                 return await self._take(wanted, held, inventory), True
+
+    def _wanted(
+        self, claim: ResourceClaim, results: Sequence[DeviceAllocationResult], inventory: Inventory
+    ) -> HeldClaim:
+        """What the claim is to hold. Raises for what it must not have, of these GPUs."""
+        demands = demands_of(claim, results)
+        shares = {request: demand.share for request, demand in demands.items()}
+        wanted = intent(claim, results, inventory, boot_id=self._boot_id, shares=shares)
+        check_demands(claim, demands, results, inventory)
+        return wanted
 
     async def _rebuild(self, claim: ResourceClaim, results: Sequence[DeviceAllocationResult]) -> bool:
         uid = claim.metadata.uid

@@ -1,5 +1,6 @@
 """GPUs that an operator has drained: their files, what the plugin sees of them, and who gets none of them."""
 
+import asyncio
 import contextlib
 import itertools
 import json
@@ -14,7 +15,7 @@ from tests.unit.model.boards import machine
 from tests.unit.node.support import NODE, POOL, Killed, Killer, Node, make_claim
 from tests.unit.node.test_discovery import Setup
 
-from tangram.base.errors import PrepareError, StateError
+from tangram.base.errors import HardwareError, PrepareError, StateError
 from tangram.hardware.health import XidEvent
 from tangram.kubeletplugin.slice_limits import check_pool
 from tangram.model.devices import Allocator
@@ -22,6 +23,7 @@ from tangram.model.gpu import GpuUuid
 from tangram.node.drains import Drain, DrainStore, DrainWatch
 from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory, Policy
+from tangram.node.locks import Locks
 from tangram.node.metrics import NodeCollector
 from tangram.node.pools import pools
 from tangram.testing.clock import FakeClock
@@ -253,3 +255,21 @@ async def test_nobody_new_is_prepared_and_what_runs_is_not_disturbed(tmp_path: P
     assert await node.preparer.unprepare(first.uid) == first
     node.inventory = replace(node.inventory, drained={})
     await node.preparer.prepare(make_claim([other], number=2))
+
+
+@pytest.mark.parametrize("what", ["drained", "unhealthy"])
+async def test_nobody_is_prepared_who_still_waits_for_the_gpu(tmp_path: Path, what: str) -> None:
+    """The claim before it takes its time, as the start of an MPS daemon does."""
+    node = Node(tmp_path, clock=FakeClock())
+    device = node.devices[0]
+    assert isinstance(node.clock, FakeClock)
+    assert node.inventory is not None
+    async with Locks(tmp_path / "locks", clock=node.clock).gpus([node.gpu(device)]):
+        waiting = asyncio.ensure_future(node.preparer.prepare(make_claim([device])))
+        await node.clock.until_sleeping()
+        change: dict[str, Any] = {what: {node.gpu(device): "not what it was"}}
+        node.inventory = replace(node.inventory, **change)
+    await node.clock.advance(1)
+    with pytest.raises((PrepareError, HardwareError), match="not what it was"):
+        await waiting
+    assert node.files() == set()
