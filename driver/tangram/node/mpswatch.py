@@ -59,7 +59,12 @@ class MpsWatch:
         """What has happened since the last look, or shortly before the first one. Raises StateError."""
         failed: dict[str, MpsIncident] = {}
         statuses = self._directory.statuses()
-        self.failing = {gpu: status.cause for gpu, status in statuses.items() if status.state == "failing"}
+        self.failing = {
+            gpu: status.cause if status.state == "failing" else self.failing[gpu]
+            for gpu, status in statuses.items()
+            # Tried again is not well again.
+            if status.state == "failing" or (status.state == "starting" and gpu in self.failing)
+        }
         for gpu, status in statuses.items():
             known, self._known[gpu] = self._known.get(gpu), status.incidents
             if status.incident is None:

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from typing import cast
 
 import msgspec
+import pytest
 
 from tangram.base.errors import StateError
 from tangram.hardware.mps.directory import MpsDirectory
-from tangram.hardware.mps.values import MpsIncident, MpsStatus
+from tangram.hardware.mps.values import MpsIncident, MpsState, MpsStatus
 from tangram.model.devices import Kind
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import HeldClaim, HeldDevice
@@ -139,3 +140,23 @@ async def test_p41_a_daemon_that_serves_nobody_is_told_until_it_does() -> None:
         assert world.changes == [{"g1": "it does not start"}, {}]
     finally:
         running.cancel()
+
+
+@pytest.mark.parametrize("end", ["ready", "stopping", "stopped"])
+def test_p41_a_daemon_that_is_tried_again_serves_nobody_yet(end: MpsState) -> None:
+    """One that never comes up would else be well and ill in turns, and be given to claims in between."""
+    world = World()
+    world.directory.fail("g1", 0)
+    said = world.directory.said["g1"]
+
+    def failing(state: MpsState, cause: str = "") -> Mapping[GpuUuid, str]:
+        world.directory.said["g1"] = msgspec.structs.replace(said, state=state, cause=cause)
+        world.watch.look()
+        return world.watch.failing
+
+    assert failing("starting") == {}
+    for _ in range(2):
+        assert failing("failing", "it does not start") == {"g1": "it does not start"}
+        assert failing("starting") == {"g1": "it does not start"}
+    assert failing(end) == {}
+    assert failing("starting") == {}
