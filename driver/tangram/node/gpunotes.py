@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from tangram.base.atomicfile import remove_leftovers, state_error, write_atomically
+from tangram.base.errors import StateError
 from tangram.base.logs import get_logger
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import ComputeModeStep, MigStep
@@ -58,7 +59,11 @@ class GpuNotes:
         remove_leftovers(self._directory, name_prefix="")
         for gpu in self.gpus():
             if (note := self.read(gpu)).is_empty:
-                self.write(note)
+                try:
+                    self.write(note)
+                except StateError as error:
+                    # It costs what is noted of this GPU, not the node.
+                    _log.error("gpu_note_stays", gpu=gpu, error=error.cause, next_step=error.next_step)
 
     def gpus(self) -> list[GpuUuid]:
         """The GPUs that have a file, in order."""

@@ -1,6 +1,7 @@
 """What a node owes its GPUs outlives claims and their held files: no GPU stays changed, nothing of ours turns
 foreign."""
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 from tests.unit.node.kinds import KindsNode, assert_consistent, claim, make_foreign, make_node
 from tests.unit.node.support import Claims, uid
 
-from tangram.base.errors import NoRoomError
+from tangram.base.errors import NoRoomError, StateError
 from tangram.hardware.backend import ComputeMode, GpuProcess
 from tangram.hardware.machines.faultplan import Fault
 from tangram.model.gpu import GpuUuid
@@ -265,3 +266,16 @@ def test_notes_are_kept_and_what_is_no_note_counts_as_none(tmp_path: Path) -> No
         assert notes.read(gpu).is_empty
     notes.owe_mode(gpu, None)
     assert notes.gpus() == []
+
+
+def test_what_cannot_be_removed_costs_its_gpu_and_not_the_node(tmp_path: Path) -> None:
+    gpu, other = (GpuUuid(f"GPU-00000000-0000-4000-8000-00000000000{number}") for number in (1, 2))
+    (tmp_path / "gpus" / f"{gpu}.json" / "full").mkdir(parents=True)
+    (tmp_path / "gpus" / f"{other}.json").write_bytes(b"damaged")
+    notes = GpuNotes(tmp_path / "gpus", boot_id="one")
+    notes.create()
+    assert notes.gpus() == [gpu]
+    for uuid in (gpu, other):
+        with pytest.raises(StateError) if uuid == gpu else contextlib.nullcontext():
+            notes.owe_mode(uuid, ComputeModeStep(uuid=uuid, before="default", wanted="exclusive_process"))
+    assert notes.gpus() == [gpu, other]
