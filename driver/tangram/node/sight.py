@@ -6,6 +6,7 @@ Everything only looks. Each source has a time limit of its own, and one that fai
 import asyncio
 import os
 import socket
+import stat
 from collections.abc import Callable, Collection, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -111,7 +112,7 @@ def drain_store(settings: NodeSettings) -> DrainStore:
 
 
 def look_at_files(settings: NodeSettings) -> Files:
-    """Held files and drains. Blocking."""
+    """Held files and drains. Blocking. StateError where this process may not even look for them."""
     directory = plugin_directory(settings)
     problems: list[TangramError] = []
 
@@ -123,7 +124,16 @@ def look_at_files(settings: NodeSettings) -> Files:
             return default
 
     claims = directory / "claims"
-    if not directory.is_dir():
+    try:
+        mode = directory.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        mode = 0
+    except OSError as error:
+        raise StateError(
+            f"{directory} cannot be looked at: {error.strerror or error}",
+            next_step="run it as root, or in the pod of the node plugin",
+        ) from error
+    if not stat.S_ISDIR(mode):
         problem = StateError(
             f"no node plugin has run here: there is no {directory}",
             next_step="look at the right node, and with its kubelet directory (--kubelet-dir)",

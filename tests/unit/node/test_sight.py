@@ -13,7 +13,7 @@ import pytest
 from tests.unit.model.boards import machine
 
 from tangram.base.clock import SystemClock
-from tangram.base.errors import ForbiddenError, NotFoundError, UnreachableError
+from tangram.base.errors import ForbiddenError, NotFoundError, StateError, UnreachableError
 from tangram.kube.client import Client
 from tangram.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tangram.model.gpu import GpuUuid
@@ -286,3 +286,11 @@ class TestStatus:
             status = node_status(Sight(plugin=plugin, gpus=Gpus(problem="p")), node_name="n", hardware="nvml")
             assert len(status.problems) == 2
             assert all(problem.next_step for problem in status.problems)
+
+
+def test_a_directory_that_is_out_of_reach_is_told() -> None:
+    """As the kubelet's is for ordinary users; a name that is too long fails alike, for root too."""
+    settings = NodeSettings(node_name="n", kubelet_dir=f"/{'x' * 300}")
+    with pytest.raises(StateError, match="cannot be looked at: File name too long") as caught:
+        sight.look_at_files(settings)
+    assert "as root" in caught.value.next_step
