@@ -78,7 +78,8 @@ def _local(settings: NodeSettings, seen: sight.Sight) -> Iterator[Check]:
     yield from local.disk([sight.plugin_directory(settings), Path(settings.cdi_root)])
     yield from local.processes(settings, seen.plugin)
     yield from local.held_files(seen.files)
-    yield from local.cdi_files(settings, seen.files)
+    # Of the same moment: a plugin at work has changed both while the GPUs were looked at.
+    yield from local.cdi_files(settings, sight.look_at_files(settings))
     yield from local.drains(seen.files)
 
 

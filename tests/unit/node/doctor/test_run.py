@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.unit.node.support import backend
@@ -12,9 +13,13 @@ from tangram.base.deadline import within_deadline
 from tangram.base.errors import StateError
 from tangram.hardware.machines.faultplan import Fault
 from tangram.hardware.workers import Workers
+from tangram.node import sight
 from tangram.node.doctor import local, run
 from tangram.node.doctor.check import Check, ok
+from tangram.node.held import HeldClaim
+from tangram.node.heldstore import HeldStore
 from tangram.node.settings import NodeSettings
+from tangram.node.sight import plugin_directory
 
 
 @pytest.fixture
@@ -80,6 +85,25 @@ async def test_files_that_hang_or_fail_cost_what_they_tell(
     monkeypatch.setattr(local, "processes", broken)
     found = await examine(node)
     assert (found["node"].result, found["node"].text) == ("fail", "cannot be looked at: the disk")
+
+
+async def test_a_claim_that_ends_while_the_gpus_are_looked_at(
+    node: NodeSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plugin at work is no fault."""
+    store = HeldStore(plugin_directory(node) / "claims")
+    store.write(
+        HeldClaim(namespace="ns", name="c", uid="u", boot_id="b", phase="prepared", devices=(), result=())
+    )
+    look_at_gpus = sight.look_at_gpus
+
+    async def look(*args: Any, **more: Any) -> sight.Gpus:
+        store.remove("u")
+        return await look_at_gpus(*args, **more)
+
+    monkeypatch.setattr(sight, "look_at_gpus", look)
+    found = await examine(node)
+    assert (found["cdi-files"].result, found["cdi-files"].text) == ("ok", "0, all of held claims")
 
 
 def test_a_deadline_gives_what_comes_in_time() -> None:
