@@ -102,13 +102,16 @@ def taken_of(shape: Shape, allocated: Allocated) -> Hashable:
 
 
 def looks_at_identities(claims: Sequence[ResourceClaim], classes: Mapping[str, DeviceClass]) -> bool:
-    """Whether a selector of the claims, or of their classes, may tell nodes apart that are alike."""
+    """Whether a selector of the claims, or of their classes, may tell nodes apart that are alike; of derived
+    attributes, which are rare, it is assumed."""
     texts = []
     for claim in claims:
         for request in claim.spec.devices.requests or ():
             for item in (request.exactly, *(request.first_available or ())):
                 if item is None:
                     continue
+                if item.derived_attributes:
+                    return True
                 found = classes.get(item.device_class_name)
                 selectors = [*(item.selectors or ()), *((found.spec.selectors or ()) if found else ())]
                 texts += [selector.cel.expression for selector in selectors if selector.cel is not None]

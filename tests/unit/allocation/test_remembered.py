@@ -142,6 +142,23 @@ def test_claims_that_look_at_identities(selector: str, looks: bool, where: str) 
     assert looks_at_identities([wanted], known) is looks
 
 
+def test_derived_attributes_may_tell_nodes_apart_that_are_alike() -> None:
+    """Of a like node without such devices nothing is taken over."""
+    known = classes(fleet.device_class())
+    state = snapshot(*(Cluster.of(each.slices, known) for each in NODES[:2]))
+    assert len({shape_of(each).slices for each in state.nodes.values()}) == 1
+    for name, here in state.nodes.items():
+        own = [str(device.cel.attributes[DRIVER_NAME]["uuid"]) for i in here.slices for device in i.devices]
+        uuid = 'device.attributes["gpu.resource.admin"].uuid'
+        expression = f'{uuid} in {own} ? "here" : {uuid}'.replace("'", '"')
+        asked = request(2)
+        asked["exactly"]["derivedAttributes"] = [{"name": "derived/place", "expression": expression}]
+        wanted = claim("c", asked, constraints=[{"matchAttribute": "derived/place"}])
+        (decision,) = decide(state, pod("p", wanted))
+        assert decision.placement is not None, summarize(decision.reasons)
+        assert (decision.placement.node, decision.placement.runner_up) == (name, None)
+
+
 def test_room_is_made_for_the_kinds_used_last(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tangram.allocation.remembered._MAXIMUM_ANSWERS", 40)
     remembered = Remembered()
