@@ -13,7 +13,7 @@ from tangram.allocation.structured.requests import Alternative
 
 
 class Agreement:
-    """About the first device of one (sub)request, in one state."""
+    """About the first device of one (sub)request, in one state. `looked`: how many devices were looked at."""
 
     def __init__(
         self, alternative: Alternative, bound: Sequence[MatchAttribute], taker: Taker, order: Sequence[int]
@@ -23,6 +23,7 @@ class Agreement:
         self._taker = taker
         self._order = order
         self._too_few: set[tuple[Attribute | None, ...]] = set()
+        self.looked = 0
 
     def possible(self, position: int, rank: int) -> bool:
         """Whether behind this rank there are enough devices that agree with the one at the position.
@@ -43,6 +44,7 @@ class Agreement:
         ledger, judge = self._taker.ledger, self._taker.judge
         missing = alternative.count - 1
         for position in self._order[rank + 1 :]:
+            self.looked += 1
             if ledger.in_use(position, alternative.claim, admin=alternative.admin):
                 continue
             if judge.unfit(alternative, position) is not None:

@@ -22,6 +22,8 @@ from tangram.allocation.structured.traces import traceless
 _ANY_NUMBER = 1 << 62
 _LONG_STEPS = 1_000
 """After so many it pays to count again after every device."""
+_LOOKS_PER_STEP = 4
+"""Devices looked at ahead, which are not taken."""
 _STEPS_PER_SOLUTION = 8
 """What judging a solution costs, in devices looked at."""
 
@@ -197,7 +199,7 @@ class Search:
                 if kind in frame.tried:
                     continue
                 frame.tried.add(kind)
-            if frame.agreement and not frame.agreement.possible(position, self._ranks[position]):
+            if frame.agreement and not self._agreeable(frame.agreement, position):
                 continue
             if taker.take(item, position, frame.slot) is None:
                 self.steps += 2
@@ -210,6 +212,14 @@ class Search:
                 return _Fill(frame.request, same, frame.slot + 1, start)
         self._stack.pop()
         return _Failure.NO_FIT
+
+    def _agreeable(self, ahead: Agreement, position: int) -> bool:
+        """Whether enough devices agree with the one at the position. It is counted as it is found out: of
+        devices that all differ, each is compared with all behind it."""
+        before = ahead.looked
+        possible = ahead.possible(position, self._ranks[position])
+        self.steps += (ahead.looked - before) // _LOOKS_PER_STEP
+        return possible
 
     def _promising(self, frame: _Frame, item: Alternative, position: int) -> bool:
         """Whether what is left can be served by counting; asked only in a search that has become long."""
