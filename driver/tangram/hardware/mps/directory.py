@@ -246,7 +246,14 @@ def read_members(directory: Path) -> dict[str, MpsMember]:
 def read_status(directory: Path) -> MpsStatus | None:
     """The status file of one GPU; None if there is none, or it cannot be used."""
     data = _read(directory / "status.json")
-    return None if data is None else decode(data, MpsStatus)
+    status = None if data is None else decode(data, MpsStatus)
+    if status is None:
+        return None
+    try:
+        belongs = directory_name(GpuUuid(status.uuid)) == directory.name
+    except ValueError:
+        belongs = False
+    return status if belongs else None
 
 
 def running_keeper(root: Path) -> str | None:

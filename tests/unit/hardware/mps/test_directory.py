@@ -233,6 +233,14 @@ def test_statuses_are_those_of_this_supervisor(plugin: Plugin) -> None:
         assert plugin.directory.statuses()[UUID].cause == "x"
 
 
+@pytest.mark.parametrize("uuid", ["", "g", "../x", TWIN.replace("05b1", "ffff")])
+def test_a_status_of_no_gpu_or_another_one_counts_for_nothing(plugin: Plugin, uuid: str) -> None:
+    plugin.directory.join(UUID, claim_uid="a", share=share(100))
+    plugin.tell("failing", uuid=uuid)
+    with plugin.supervised():
+        assert plugin.directory.statuses() == {}
+
+
 async def test_gone_waits_for_the_end_of_the_last_daemon(plugin: Plugin) -> None:
     plugin.directory.join(UUID, claim_uid="a", share=share(100))
     plugin.tell("ready", share(100))
