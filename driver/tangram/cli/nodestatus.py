@@ -138,8 +138,8 @@ def _table(gpus: Sequence["GpuStatus"]) -> str:
         rows.append(
             (
                 "-" if gpu.index is None else str(gpu.index),
-                gpu.uuid,
-                gpu.product_name or "-",
+                printable(gpu.uuid),
+                printable(gpu.product_name or "-"),
                 " ".join(_offer(kind, count) for kind, count in gpu.offers.items()) or "-",
                 _state(gpu),
             )

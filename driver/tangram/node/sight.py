@@ -156,7 +156,7 @@ async def look_at_plugin(settings: NodeSettings, *, clock: Clock) -> Plugin:
         return Plugin(state="serving")
     try:
         waiting = await within(_readiness(settings.metrics_address), seconds=_PLUGIN_DEADLINE_S, clock=clock)
-    except (aiohttp.ClientError, OSError, TimeoutError):
+    except (aiohttp.ClientError, OSError, TimeoutError, UnicodeDecodeError):
         return Plugin(state="not answering")
     return Plugin(state="waiting" if waiting else "ready", waiting_for=waiting)
 

@@ -14,6 +14,7 @@ from tests.unit.model.boards import machine
 
 from tangram.base.clock import SystemClock
 from tangram.base.errors import ForbiddenError, NotFoundError, StateError, UnreachableError
+from tangram.cli.nodestatus import as_text
 from tangram.kube.client import Client
 from tangram.kube.resources import RESOURCE_CLAIMS, RESOURCE_SLICES, Resource
 from tangram.model.gpu import GpuUuid
@@ -202,6 +203,11 @@ class TestPlugin:
         (sight.plugin_directory(settings) / "dra-1.sock").unlink()
         assert await self.state(settings) == Plugin(state="not answering")
 
+    async def test_an_answer_that_is_no_text(self, settings: NodeSettings) -> None:
+        """Another program has its port."""
+        answer = b"HTTP/1.0 503 Not Ours\r\nContent-Length: 1\r\n\r\n\xff"
+        assert await self.state(settings, answer) == Plugin(state="not answering")
+
     async def test_no_address_and_no_process(self, settings: NodeSettings) -> None:
         clock = SystemClock()
         assert await sight.look_at_plugin(settings, clock=clock) == Plugin(state="not running")
@@ -232,6 +238,11 @@ class TestStatus:
     def test_healthy(self) -> None:
         assert self.gpu(self.seen()).state == "healthy"
         assert self.is_well(self.seen())
+
+    def test_a_slice_steers_no_terminal(self) -> None:
+        published: dict[GpuUuid, Published] = {GpuUuid("GPU-1\x1b[2J"): "healthy"}
+        seen = replace(self.seen(), api=Api(published=published))
+        assert "GPU-1\\x1b[2J" in as_text(node_status(seen, node_name="n", hardware="nvml"))
 
     def test_unhealthy_and_warning(self) -> None:
         seen = self.seen(unhealthy={FIRST: "XID 79"}, warnings={FIRST: "slow", SECOND: "slow"})
