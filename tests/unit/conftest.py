@@ -18,11 +18,14 @@ _THOROUGH = (
     "cli/test_probe.py",
     "controller/test_giving_back.py",
     "controller/test_interleavings.py",
+    "controller/test_old_servers.py",
     "deploy/test_manifests.py",
     "hack/conformance/test_problems.py",
     "hardware/test_nvml_stub.py",
     "node/test_kind_crashes.py",
     "node/test_kind_faults.py",
+    "node/test_kind_machine.py",
+    "node/test_pools.py",
 )
 
 
