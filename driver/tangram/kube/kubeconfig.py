@@ -9,6 +9,7 @@ msgspec per object, and drop unknown fields. Imported only where a kubeconfig is
 import os
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from kubernetes.aio.client.configuration import Configuration
 from kubernetes.aio.client.rest import RESTClientObject
@@ -35,11 +36,8 @@ class Kubeconfig:
         """Raises ConfigurationError."""
         await self._load(fresh=True)
         configuration = self._configuration
-        if not configuration.host.startswith(("http://", "https://")):
-            raise ConfigurationError(
-                f"the API server's URL {configuration.host!r} is neither http:// nor https://",
-                next_step="correct clusters[].cluster.server in the kubeconfig",
-            )
+        if problem := _url_problem(configuration.host):
+            raise ConfigurationError(problem, next_step="correct clusters[].cluster.server in the kubeconfig")
         try:
             context = RESTClientObject(configuration).ssl_context
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
@@ -79,6 +77,20 @@ class Kubeconfig:
                 f"kubeconfig {self._paths} cannot be used ({type(error).__name__}: {error})",
                 next_step=f"see what `kubectl --kubeconfig {self._paths} config view` shows",
             ) from error
+
+
+def _url_problem(url: str) -> str:
+    """What is wrong with the API server's URL; empty for nothing. Shows no password."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError as error:
+        return f"the API server's URL cannot be read: {error}"
+    if parts.username is not None:
+        return "the API server's URL has credentials in it, which would be shown with it"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return f"the API server's URL {url!r} is neither http:// nor https:// and a host"
+    return ""
 
 
 def default_paths() -> str:

@@ -66,6 +66,13 @@ async def test_malformed_kubeconfig_is_a_configuration_error(tmp_path: Path, con
         await list_nodes(write(tmp_path / "k", content))
 
 
+@pytest.mark.parametrize("server", ["https://[::1", "https://x:99999", "https://", "https://me:hush@x"])
+async def test_a_url_that_names_no_server_or_has_secrets(tmp_path: Path, server: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"clusters\[\].cluster.server") as caught:
+        await list_nodes(write(tmp_path / "k", config(server, user={"token": "t"})))
+    assert "hush" not in str(caught.value)
+
+
 async def test_missing_kubeconfig(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no such file; pass --kubeconfig"):
         await list_nodes(str(tmp_path / "none"))
