@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from tangram.allocation.structured.account import Account
 from tangram.allocation.structured.capacity import Demand, demand
 from tangram.allocation.structured.cluster import Attribute, Device
-from tangram.allocation.structured.derived import Expression, derive
+from tangram.allocation.structured.derived import Deriver, Expression
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import requested, unmet
@@ -31,6 +31,7 @@ class Judge:
         self._known: dict[tuple[int, int], Refused | None] = {}
         self._demands: dict[tuple[int, int], Demand] = {}
         self._derived: dict[tuple[str, Device], Attribute | str] = {}
+        self._deriver = Deriver(account, view.features, places=len(view.places))
         self._consumable = view.features.on(Gate.CONSUMABLE_CAPACITY)
         self._late_taints = view.features.late_taints
 
@@ -56,9 +57,7 @@ class Judge:
         known = self._derived.get(key)
         if known is None:
             self._account.look()
-            known, bill = derive(expression.text, device, self._features)
-            self._account.pay(bill)
-            self._derived[key] = known
+            known = self._derived[key] = self._deriver.derive(expression.text, device)
         if isinstance(known, str):
             raise FatalError(f"claim {alternative.claim_name}: {expression.field}: {known}")
         return known

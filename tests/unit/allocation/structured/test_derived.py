@@ -23,6 +23,7 @@ from tests.unit.allocation.structured.world import (
 )
 
 from tangram.allocation.structured import Policy
+from tangram.allocation.structured import derived as deriving
 
 Json = dict[str, Any]
 OWN = f'device.attributes["{DRIVER}"]'
@@ -215,6 +216,18 @@ def test_what_they_may_cost_in_one_decision_is_bounded() -> None:
     assert outcome.exhausted
     assert "selectors cost too much" in outcome.reasons.summary
     assert devices(solve([numbered(30)], [one])) == "no"
+
+
+@pytest.mark.parametrize(("members", "refused"), [(300, False), (100_000, True)])
+@every_policy
+def test_long_lists_are_paid_for_and_made_once(members: int, refused: bool, policy: Policy) -> None:
+    """Constraints take longer than evaluating: devices are compared by each member."""
+    asked = request(count=2, derivedAttributes=derived(a=f"lists.range({members})"))
+    with patch.object(deriving, "_attribute", wraps=deriving._attribute) as made:
+        outcome = solve([numbered(64)], [claim(asked, constraints=[agree()])], policy=policy)
+    assert outcome.exhausted is refused
+    assert made.call_count == (0 if refused else 1)
+    assert ("cost too much" in outcome.reasons.summary) is refused
 
 
 def test_reasons_name_the_derived_attribute() -> None:
