@@ -72,7 +72,7 @@ def _json_documents(data: bytes, name: str) -> Iterator[bytes]:
     """One JSON text as it is, or several one after the other."""
     try:
         msgspec.json.decode(data, type=msgspec.Raw)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         whole = str(error)
     else:
         yield data

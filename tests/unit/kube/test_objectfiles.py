@@ -54,6 +54,8 @@ def test_text_of_yaml_stays_text() -> None:
         (b"{", "f: is not JSON"),
         (_text(_CLAIM) + b"}", "f: is not JSON"),
         (b"{" * 100_000, "f: is not JSON"),
+        (b"[" * 100_000, "f: is not JSON: maximum recursion depth"),
+        (b'{"a":' * 100_000, "f: is not JSON: maximum recursion depth"),
         (b'{"kind": "Node"}', "f: apiVersion: is missing"),
         (b"apiVersion: v1\n---\n- 1\n", "f, document 1: kind: is missing"),
         (b"kind: &a x\nb: *a\n", "aliases"),
