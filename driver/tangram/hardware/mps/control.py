@@ -7,7 +7,7 @@ index of the GPU under the daemon's CUDA_VISIBLE_DEVICES, always 0 here: by UUID
 import re
 from collections.abc import Awaitable, Callable
 
-from tangram.base.errors import HardwareError
+from tangram.base.errors import HardwareError, HardwareTimeoutError
 from tangram.hardware.mps.values import MIB, MpsShare
 
 DEVICE = 0
@@ -40,9 +40,16 @@ async def clients(ask: Ask, server: int) -> tuple[int, ...]:
 
 async def faulted(ask: Ask, server: int) -> bool:
     """Whether a server has met a fatal exception of the GPU: its clients have failed, and it refuses new ones
-    until the last of them has ended. A program that does not tell knows of none. Raises HardwareError.
+    until the last of them has ended. A program that does not tell, or refuses to, knows of none. Raises
+    HardwareTimeoutError.
     """
-    return "FAULT" in (await ask(f"get_server_status {server}")).upper().split()
+    try:
+        text = await ask(f"get_server_status {server}")
+    except HardwareTimeoutError:
+        raise
+    except HardwareError:
+        return False  # it has no such command, or the server has just ended
+    return "FAULT" in text.upper().split()
 
 
 async def set_limits(ask: Ask, limits: MpsShare) -> str:

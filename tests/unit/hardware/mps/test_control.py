@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.hardware.mps.support import share
 
-from tangram.base.errors import HardwareError
+from tangram.base.errors import HardwareError, HardwareTimeoutError
 from tangram.hardware.mps import control
 
 
@@ -121,3 +121,17 @@ async def test_the_state_of_a_server(text: str, faulted: bool) -> None:
         return text
 
     assert await control.faulted(ask, 7) is faulted
+
+
+async def test_a_program_that_refuses_to_tell_the_state_of_a_server() -> None:
+    """One without the command, or a server that has just ended: no silence, for which a daemon is ended."""
+
+    async def refuse(command: str) -> str:
+        raise HardwareError("the MPS daemon refused it: exit code 1")
+
+    async def hang(command: str) -> str:
+        raise HardwareTimeoutError("the MPS daemon did not answer")
+
+    assert await control.faulted(refuse, 7) is False
+    with pytest.raises(HardwareTimeoutError):
+        await control.faulted(hang, 7)
