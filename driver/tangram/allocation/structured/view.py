@@ -28,6 +28,9 @@ from tangram.model.semver import SemVer
 
 _REMEMBERED = 64
 """Kinds of requests whose answers are kept per view."""
+_REMEMBERED_ANSWERS = 1_000
+"""Different answers of all kinds together, 0.7 KB each; a kind whose selectors tell each device from all
+others has one per device."""
 _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
@@ -89,11 +92,16 @@ class View:
         assert device is not None
         return device
 
+    @property
+    def answers(self) -> int:
+        """How many different ones are remembered."""
+        return sum(matches.answers for matches in self._known.values())
+
     def matches(self, terms: Terms) -> "Matches":
         """What selectors say, remembered."""
         known = self._known.get(terms)
         if known is None:
-            if len(self._known) >= _REMEMBERED:
+            if len(self._known) >= _REMEMBERED or self.answers >= _REMEMBERED_ANSWERS:
                 self._known.clear()
             known = self._known[terms] = Matches(self, terms)
         return known
@@ -160,6 +168,11 @@ class Matches:
         self._verdicts: list[_Known | None] = [None] * len(view.places)
         # By what was read, or by what refuses: thousands of nodes remember it.
         self._equal: dict[Hashable, _Known] = {}
+
+    @property
+    def answers(self) -> int:
+        """How many different ones were given so far."""
+        return len(self._equal)
 
     def verdict(self, position: int, account: Account) -> Refused | None:
         """None if the device at this place matches. Raises TooDear if the account does not suffice."""

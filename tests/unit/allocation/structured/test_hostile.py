@@ -3,9 +3,12 @@
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from tests.unit.allocation.structured.world import (
+    ANY,
     DRIVER,
+    NODE,
     claim,
     device,
     devices,
@@ -18,9 +21,12 @@ from tests.unit.allocation.structured.world import (
     sub,
 )
 
-from tangram.allocation.structured import Policy
+from tangram.allocation.structured import Allocated, Cluster, Options, Policy, decide
 from tangram.allocation.structured.constraints import MatchAttribute
+from tangram.allocation.structured.engine import cluster_view
+from tangram.allocation.structured.features import LATEST
 from tangram.allocation.structured.matching import can_be_served
+from tangram.model.kubernetes import DeviceClass, ResourceClaim, ResourceSlice
 
 Json = dict[str, Any]
 FEW_STEPS = 40_000
@@ -335,3 +341,17 @@ def test_looking_ahead_for_devices_that_agree_takes_steps() -> None:
             looks = 0
             assert solve([slice_(*own)], [wants], policy=policy, steps=10_000).exhausted
             assert looks < 60_000
+
+
+def test_what_is_remembered_of_a_node_does_not_grow_with_the_selectors_of_one_user() -> None:
+    """Selectors that tell each device from all others, one kind of claim after the other."""
+    cluster = Cluster(
+        slices=[msgspec.convert(numbered(200), ResourceSlice)], classes=[msgspec.convert(ANY, DeviceClass)]
+    )
+    view = cluster_view(cluster, NODE, LATEST)
+    for number in range(40):
+        asked = claim(request(when=index(f"== {1000 + number}")), name=f"c{number}")
+        wants = [msgspec.convert(asked, ResourceClaim)]
+        assert decide(cluster, NODE, wants, allocated=Allocated(), options=Options()).allocations is None
+        assert 200 <= view.answers <= 1_200
+    assert cluster_view(cluster, NODE, LATEST) is view
