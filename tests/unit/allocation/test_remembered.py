@@ -29,7 +29,9 @@ MACHINES = [
     machine("Tesla V100-SXM2-32GB", memory_gib=32, mesh=CUBE_MESH, seed="c"),
     machine("Tesla T4", count=4, memory_gib=15),
 ]
-NODES = [node(f"n{i}", of) for i, of in enumerate([*MACHINES, *MACHINES])]
+CLASSES = {DRIVER_NAME: msgspec.convert(fleet.device_class(), DeviceClass)}
+"""One object for all nodes, as in a controller: else nothing is taken over from a node that is alike."""
+NODES = [Cluster.of(node(f"n{i}", of).slices, CLASSES) for i, of in enumerate([*MACHINES, *MACHINES])]
 UUID = 'device.attributes["gpu.resource.admin"].uuid.startsWith("GPU-00000002")'
 SELECTORS = [
     "",
@@ -144,8 +146,7 @@ def test_claims_that_look_at_identities(selector: str, looks: bool, where: str) 
 
 def test_derived_attributes_may_tell_nodes_apart_that_are_alike() -> None:
     """Of a like node without such devices nothing is taken over."""
-    known = classes(fleet.device_class())
-    state = snapshot(*(Cluster.of(each.slices, known) for each in NODES[:2]))
+    state = snapshot(*NODES[:2])
     assert len({shape_of(each).slices for each in state.nodes.values()}) == 1
     for name, here in state.nodes.items():
         own = [str(device.cel.attributes[DRIVER_NAME]["uuid"]) for i in here.slices for device in i.devices]
