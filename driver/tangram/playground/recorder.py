@@ -9,7 +9,7 @@ from typing import Any
 from tangram.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.model.quantity import parse_quantity
 from tangram.playground.objects import Object, attribute, claim_names, gpu_of, phase, results, uid
-from tangram.playground.scheduler import NO_NODE
+from tangram.playground.scheduler import NO_CLASS, NO_NODE
 from tangram.testing.apiserver import FakeApiServer
 
 _TROUBLES = frozenset(
@@ -97,9 +97,9 @@ class Recorder:
             absent = [name for name, claim in named if claim is None]
             if absent and not seen.claims:
                 seen.waits = f"{_ABSENT} {absent[0]}"
-            elif _no_node(pod):
-                seen.waits = NO_NODE
-            elif seen.waits == NO_NODE or seen.waits.startswith(_ABSENT):
+            elif why := _unschedulable(pod):
+                seen.waits = why
+            elif _for_good(seen.waits) or seen.waits.startswith(_ABSENT):
                 seen.waits = ""
             seen.claims |= {uid(claim): f"{namespace}/{claim['metadata']['name']}" for claim in mine}
             devices = [
@@ -181,9 +181,15 @@ def _gpu(node: str, uuid: str, devices: Sequence[Object]) -> GpuSeen:
     )
 
 
-def _no_node(pod: Object) -> bool:
+def _unschedulable(pod: Object) -> str:
+    """Why it waits, where that is more than claims that are not allocated yet."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return any(each["status"] == "False" and each.get("message") == NO_NODE for each in conditions)
+    messages = (str(each.get("message", "")) for each in conditions if each["status"] == "False")
+    return next(filter(_for_good, messages), "")
+
+
+def _for_good(message: str) -> bool:
+    return message == NO_NODE or message.endswith(NO_CLASS)
 
 
 def _ends(pod: Object) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """The part of kube-scheduler that a pod with allocated claims needs: reserve, then bind; never allocate."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tangram.base.clock import Clock, rfc3339
-from tangram.kube.resources import NODES, PODS, RESOURCE_CLAIMS
+from tangram.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS
 from tangram.playground.claimcontroller import reserve
 from tangram.playground.objects import allocated, claim_names, finished, leaving, place
 from tangram.testing.apiserver import FakeApiServer
@@ -13,6 +13,8 @@ Object = dict[str, Any]
 
 NO_NODE = "no node fits the pod's nodeSelector and all of its claims"
 """Why a pod is not bound whose claims are allocated, or that has none."""
+NO_CLASS = "does not exist"
+"""What is said last of a device class that nobody can allocate for."""
 
 
 def step(server: FakeApiServer, clock: Clock) -> None:
@@ -25,7 +27,8 @@ def step(server: FakeApiServer, clock: Clock) -> None:
         named = [claims.get((pod["metadata"]["namespace"], name)) for _, name in claim_names(pod)]
         ready = [claim for claim in named if claim is not None and allocated(claim) and not leaving(claim)]
         if len(ready) < len(named):
-            _explain(server, pod, "waiting for its resource claims to be allocated", clock)
+            why = _without_class(server, [claim for claim in named if claim and not allocated(claim)])
+            _explain(server, pod, why or "waiting for its resource claims to be allocated", clock)
             continue
         node = _node(server, pod, ready)
         if not node:
@@ -35,6 +38,17 @@ def step(server: FakeApiServer, clock: Clock) -> None:
             reserve(server, claim, pod)
         server.bind(node=node, **place(pod))
         _condition(server, pod, {"status": "True"}, clock)
+
+
+def _without_class(server: FakeApiServer, claims: Iterable[Object]) -> str:
+    """The first request for a class that is not there."""
+    classes = {each["metadata"]["name"] for each in server.objects(DEVICE_CLASSES)}
+    for claim in claims:
+        for request in claim["spec"]["devices"].get("requests") or ():
+            for asked in (request.get("exactly"), *(request.get("firstAvailable") or ())):
+                if asked and asked["deviceClassName"] not in classes:
+                    return f"request {request['name']}: device class {asked['deviceClassName']} {NO_CLASS}"
+    return ""
 
 
 def _node(server: FakeApiServer, pod: Object, claims: list[Object]) -> str:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from tangram.kube.resources import NODES, PODS, RESOURCE_CLAIMS
+from tangram.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS
 from tangram.playground import claimcontroller, scheduler
 from tangram.playground.recorder import Recorder
 from tangram.testing.apiserver import RESOURCE_CLAIM_TEMPLATES, FakeApiServer
@@ -23,6 +23,7 @@ class Playground:
         self._clock = FakeClock()
         self._recorder = Recorder(self.server, controller_log=directory / "log")
         self.server.create(NODES, {"metadata": {"name": "node-1", "labels": {"a": "b"}}, "spec": {}})
+        self.server.create(DEVICE_CLASSES, {"metadata": {"name": "c"}, "spec": {}})
 
     def pod(self, **spec: Any) -> None:
         self.server.create(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [CONTAINER], **spec}})
@@ -66,4 +67,19 @@ def test_no_node_with_the_label_until_there_is_one(playground: Playground) -> No
     playground.pod(nodeSelector={"a": "c"})
     assert playground.waits() == scheduler.NO_NODE
     playground.server.create(NODES, {"metadata": {"name": "node-2", "labels": {"a": "c"}}, "spec": {}})
+    assert playground.waits() == ""
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_a_class_that_is_not_there_and_comes(playground: Playground, listed: bool) -> None:
+    asked: dict[str, Any] = {"name": "r", "exactly": {"deviceClassName": "late"}}
+    if listed:
+        subrequests = [{"name": name, "deviceClassName": name} for name in ("c", "late")]
+        asked = {"name": "r", "firstAvailable": subrequests}
+    playground.server.create(
+        RESOURCE_CLAIMS, {"metadata": {"name": "g"}, "spec": {"devices": {"requests": [asked]}}}
+    )
+    playground.pod(resourceClaims=[{"name": "g", "resourceClaimName": "g"}])
+    assert playground.waits() == "request r: device class late does not exist"
+    playground.server.create(DEVICE_CLASSES, {"metadata": {"name": "late"}, "spec": {}})
     assert playground.waits() == ""
