@@ -142,14 +142,15 @@ class Cluster:
     def _start(self, name: str) -> None:
         node = name.removeprefix(_MPS)
         directory = self._root / node
-        words = ["controller", "run"]
+        connection = ["--kubeconfig", str(self.kubeconfig), "--metrics-address", ""]
         if name in self.nodes:
             self.settings_file(name).write_text(json.dumps(self._node_settings(name)))
             words = ["node", "run", "--config", str(self.settings_file(name))]
+        elif node in self.nodes:
+            words = ["mps", "run", "--simulated", "true", "--kubelet-dir", str(directory), *connection]
         else:
-            if node in self.nodes:
-                words = ["mps", "run", "--simulated", "true", "--kubelet-dir", str(directory)]
-            words += ["--kubeconfig", str(self.kubeconfig), "--metrics-address", ""]
+            # As in the chart, where it is the pod's name: the next process has it too, and so the lease.
+            words = ["controller", "run", "--identity", name, *connection]
         kept = {key: value for key, value in os.environ.items() if not key.startswith("TANGRAM_")}
         with self._process_log(name).open("ab") as log:
             self._daemons[name] = self._guard.start(
