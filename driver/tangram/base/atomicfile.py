@@ -36,6 +36,14 @@ def write_atomically(path: Path, data: bytes, *, mode: int, sync: bool = True) -
         raise state_error(error, path, "cannot be written") from error
 
 
+def make_directory(directory: Path) -> None:
+    """Makes a directory for the state of this process's user alone. StateError names it and what to do."""
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise state_error(error, directory, "cannot be made") from error
+
+
 def remove_leftovers(directory: Path, *, name_prefix: str) -> None:
     """Removes the temporary files that killed processes left of files whose names begin so."""
     for leftover in directory.glob(f".{name_prefix}*.tmp"):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from tangram.base.atomicfile import remove_leftovers, state_error, write_atomically
+from tangram.base.atomicfile import make_directory, remove_leftovers, state_error, write_atomically
 from tangram.base.errors import StateError
 from tangram.base.logs import get_logger
 from tangram.model.gpu import GpuUuid
@@ -52,10 +52,7 @@ class GpuNotes:
 
     def create(self) -> None:
         """Makes the directory, and removes what cut-off writes and other boots left in it."""
-        try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise state_error(error, self._directory, "cannot be made") from error
+        make_directory(self._directory)
         remove_leftovers(self._directory, name_prefix="")
         for gpu in self.gpus():
             if (note := self.read(gpu)).is_empty:

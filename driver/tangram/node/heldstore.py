@@ -5,7 +5,7 @@ from pathlib import Path
 
 import msgspec
 
-from tangram.base.atomicfile import remove_leftovers, state_error, write_atomically
+from tangram.base.atomicfile import make_directory, remove_leftovers, state_error, write_atomically
 from tangram.base.errors import StateError
 from tangram.node.held import Contents, Damage, HeldClaim, decode, encode, is_uid, unknown_fields
 
@@ -36,10 +36,7 @@ class HeldStore:
 
     def create(self) -> None:
         """Makes the directory, and removes what cut-off writes left in it."""
-        try:
-            self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise state_error(error, self._directory, "cannot be made") from error
+        make_directory(self._directory)
         remove_leftovers(self._directory, name_prefix="")
 
     def load(self) -> Contents:

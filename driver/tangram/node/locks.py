@@ -15,7 +15,7 @@ import weakref
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 
-from tangram.base.atomicfile import state_error
+from tangram.base.atomicfile import make_directory, state_error
 from tangram.base.clock import Clock
 from tangram.base.errors import PrepareError
 
@@ -37,10 +37,7 @@ class Locks:
 
     def create(self) -> None:
         """Makes the directory and the file. Raises StateError."""
-        try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise state_error(error, self._path.parent, "cannot be made") from error
+        make_directory(self._path.parent)
         self._opened()
 
     @contextlib.asynccontextmanager
