@@ -9,13 +9,12 @@ from typing import Any
 from tangram.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, RESOURCE_SLICES
 from tangram.model.quantity import parse_quantity
 from tangram.playground.objects import Object, attribute, claim_names, gpu_of, phase, results, uid
-from tangram.playground.scheduler import NO_CLASS, NO_NODE
+from tangram.playground.scheduler import WAITING
 from tangram.testing.apiserver import FakeApiServer
 
 _TROUBLES = frozenset(
     {"WaitingForDevices", "FailedPrepareDynamicResources", "FailedResourceClaimCreation", "Failed"}
 )
-_ABSENT = "there is no ResourceClaim"
 SETTLED = frozenset({"Running", "Succeeded", "Failed"})
 
 
@@ -95,12 +94,9 @@ class Recorder:
             named = [(name, claims.get((namespace, name))) for _, name in claim_names(pod) if name]
             mine = [claim for _, claim in named if claim is not None]
             absent = [name for name, claim in named if claim is None]
-            if absent and not seen.claims:
-                seen.waits = f"{_ABSENT} {absent[0]}"
-            elif why := _unschedulable(pod):
-                seen.waits = why
-            elif _for_good(seen.waits) or seen.waits.startswith(_ABSENT):
-                seen.waits = ""
+            # What events say of it comes below, at each look.
+            lacks = f"there is no ResourceClaim {absent[0]}" if absent and not seen.claims else ""
+            seen.waits = lacks or _unschedulable(pod)
             seen.claims |= {uid(claim): f"{namespace}/{claim['metadata']['name']}" for claim in mine}
             devices = [
                 (result["pool"].rpartition("/")[2], result["device"])
@@ -184,12 +180,8 @@ def _gpu(node: str, uuid: str, devices: Sequence[Object]) -> GpuSeen:
 def _unschedulable(pod: Object) -> str:
     """Why it waits, where that is more than claims that are not allocated yet."""
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    messages = (str(each.get("message", "")) for each in conditions if each["status"] == "False")
-    return next(filter(_for_good, messages), "")
-
-
-def _for_good(message: str) -> bool:
-    return message == NO_NODE or message.endswith(NO_CLASS)
+    messages = [each.get("message", "") for each in conditions if each["type"] == "PodScheduled"]
+    return next((message for message in messages if message != WAITING), "")
 
 
 def _ends(pod: Object) -> Iterator[str]:

@@ -13,8 +13,8 @@ Object = dict[str, Any]
 
 NO_NODE = "no node fits the pod's nodeSelector and all of its claims"
 """Why a pod is not bound whose claims are allocated, or that has none."""
-NO_CLASS = "does not exist"
-"""What is said last of a device class that nobody can allocate for."""
+WAITING = "waiting for its resource claims to be allocated"
+"""The one cause that goes away by itself."""
 
 
 def step(server: FakeApiServer, clock: Clock) -> None:
@@ -28,7 +28,7 @@ def step(server: FakeApiServer, clock: Clock) -> None:
         ready = [claim for claim in named if claim is not None and allocated(claim) and not leaving(claim)]
         if len(ready) < len(named):
             why = _without_class(server, [claim for claim in named if claim and not allocated(claim)])
-            _explain(server, pod, why or "waiting for its resource claims to be allocated", clock)
+            _explain(server, pod, why or WAITING, clock)
             continue
         node = _node(server, pod, ready)
         if not node:
@@ -47,7 +47,9 @@ def _without_class(server: FakeApiServer, claims: Iterable[Object]) -> str:
         for request in claim["spec"]["devices"].get("requests") or ():
             for asked in (request.get("exactly"), *(request.get("firstAvailable") or ())):
                 if asked and asked["deviceClassName"] not in classes:
-                    return f"request {request['name']}: device class {asked['deviceClassName']} {NO_CLASS}"
+                    return (
+                        f"request {request['name']}: device class {asked['deviceClassName']} does not exist"
+                    )
     return ""
 
 
