@@ -8,6 +8,7 @@ shares they are: what our controller has written beside (`tangram.api.grants`) i
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import msgspec
 
@@ -38,23 +39,43 @@ def with_shares(item: ResourceSlice) -> tuple[ResourceSlice, bool]:
     return msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, devices=whole)), True
 
 
-def given_to(claim: ResourceClaim) -> Sequence[DeviceAllocationResult]:
-    """What a claim's allocation gives it, with the shares that the server has forgotten. One of which nothing
-    can be read stays without: the whole device."""
+class Given(NamedTuple):
+    """`results` of an allocation, with the shares that the server has forgotten. `unread`: a share of ours
+    cannot be read, or is negative: it is the whole device in `results`."""
+
+    results: Sequence[DeviceAllocationResult]
+    unread: bool = False
+
+
+def given_to(claim: ResourceClaim) -> Given:
+    """What a claim's allocation gives it."""
     if claim.allocation is None:
-        return ()
+        return Given(())
     results = claim.allocation.devices.results or ()
     try:
         grants = grants_of(claim.allocation, object_name=f"ResourceClaim {claim.metadata.name}")
     except InvalidObjectError:
-        return results
-    return [_given(result, grants.get((result.request, result.device))) for result in results]
+        grants = None
+    given = [_given(result, (grants or {}).get((result.request, result.device))) for result in results]
+    sound = [_sound(result) for result in given]
+    return Given(sound, unread=grants is None or sound != given)
 
 
 def _given(result: DeviceAllocationResult, grant: Grant | None) -> DeviceAllocationResult:
     if grant is None or result.driver != DRIVER_NAME or result.share_id is not None:
         return result
     return msgspec.structs.replace(result, share_id=grant.share_id, consumed_capacity=grant.consumed_capacity)
+
+
+def _sound(result: DeviceAllocationResult) -> DeviceAllocationResult:
+    """A share of ours whose size cannot be read, or is negative, as the whole device: others wrote it."""
+    if result.driver != DRIVER_NAME:
+        return result
+    try:
+        sound = all(parse_quantity(str(amount)) >= 0 for amount in (result.consumed_capacity or {}).values())
+    except ValueError:
+        sound = False
+    return result if sound else msgspec.structs.replace(result, share_id=None, consumed_capacity=None)
 
 
 def _shared(device: Device) -> Device | None:

@@ -29,7 +29,7 @@ from tangram.allocation.withdrawn import with_withdrawn
 from tangram.base.errors import UsageError
 from tangram.cli.problems import ClaimName, Group, Problem
 from tangram.controller.nodefit import refusal
-from tangram.kube.objects import AllocationResult, Pod, ResourceClaim, ResourceSlice
+from tangram.kube.objects import AllocationResult, DeviceAllocationResult, Pod, ResourceClaim, ResourceSlice
 
 _SHOWN_NODES = 3
 _CANNOT_RUN = "the pod cannot run "
@@ -62,8 +62,7 @@ class Placer:
         prepare = _prepare if options.controller else prepare_slice
         self._cluster = Cluster.of(map(prepare, problem.slices), classes)
         if options.controller:
-            given = {claim_name(claim): given_to(claim) for claim in problem.claims}
-            self._allocated = Allocated.of_results(given, options.features)
+            self._allocated = Allocated.of_results(dict(map(_held, problem.claims)), options.features)
         else:
             self._allocated = Allocated.of(problem.claims, options.features)
         self._given: dict[ClaimName, AllocationResult] = {
@@ -168,6 +167,13 @@ def _prepare(item: ResourceSlice) -> Slice:
         return prepare_slice(item)
     whole, _ = with_shares(item)
     return prepare_excluding(whole)
+
+
+def _held(claim: ResourceClaim) -> tuple[str, Sequence[DeviceAllocationResult]]:
+    """Who holds devices, as reasons name it, and which, as our controller counts them."""
+    given = given_to(claim)
+    whole = ", whose share cannot be read: it counts as the whole GPU" if given.unread else ""
+    return f"{claim_name(claim)}{whole}", given.results
 
 
 def _name(claim: ResourceClaim) -> ClaimName:

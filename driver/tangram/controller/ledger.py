@@ -7,15 +7,12 @@ not yet seen back. An assumption outranks the observed claim until the API serve
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-import msgspec
-
 from tangram import DRIVER_NAME
 from tangram.allocation import NOTHING, ClaimKey, Holdings, claim_key
 from tangram.allocation.shareable import given_to
 from tangram.allocation.structured import DeviceId
 from tangram.kube.objects import DeviceAllocationResult, ResourceClaim
 from tangram.model.devices import pool_name
-from tangram.model.quantity import parse_quantity
 
 _POOL_PREFIX = pool_name(DRIVER_NAME, "")
 
@@ -32,14 +29,12 @@ class Assumption:
 
 def held_results(claim: ResourceClaim) -> tuple[DeviceAllocationResult, ...]:
     """What a claim's allocation takes of our driver's devices; administrative access takes nothing."""
-    return held(given_to(claim))
+    return held(given_to(claim).results)
 
 
 def held(results: Iterable[DeviceAllocationResult]) -> tuple[DeviceAllocationResult, ...]:
     """Those of an allocation's results."""
-    return tuple(
-        _sound(result) for result in results if result.driver == DRIVER_NAME and not result.admin_access
-    )
+    return tuple(result for result in results if result.driver == DRIVER_NAME and not result.admin_access)
 
 
 def held_devices(claim: ResourceClaim) -> tuple[DeviceId, ...]:
@@ -50,15 +45,6 @@ def held_devices(claim: ResourceClaim) -> tuple[DeviceId, ...]:
 def device_id(result: DeviceAllocationResult) -> DeviceId:
     """The device of a result."""
     return DeviceId(result.driver, result.pool, result.device)
-
-
-def _sound(result: DeviceAllocationResult) -> DeviceAllocationResult:
-    """A share whose size cannot be read, or is negative, counts as the whole device: others wrote it."""
-    try:
-        sound = all(parse_quantity(str(amount)) >= 0 for amount in (result.consumed_capacity or {}).values())
-    except ValueError:
-        sound = False
-    return result if sound else msgspec.structs.replace(result, share_id=None, consumed_capacity=None)
 
 
 class Ledger:

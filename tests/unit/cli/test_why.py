@@ -158,5 +158,31 @@ def test_a_share_where_the_server_keeps_nothing_of_it(
     assert "capacity cores: 41 needed, 40 of 100 left" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("written", ["lots", "-1"])
+def test_a_share_that_cannot_be_read_counts_as_the_whole_gpu(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], written: str
+) -> None:
+    kinds = Node(version="1.34", replicas=2)
+    kinds.take("mps", mps={"threadPercent": 10, "pinnedMemory": "8Gi"})
+    held = json.loads(json.dumps(kinds.stored("c1")))
+    (entry,) = held["status"]["allocation"]["devices"]["config"][-1:]
+    assert entry["opaque"]["parameters"]["kind"] == "GPUShares"
+    entry["opaque"]["parameters"]["results"][0]["consumedCapacity"]["memory"] = written
+    objects = [
+        *kinds.world.objects("ResourceSlice", "DeviceClass", "Node"),
+        held,
+        fleet.claim("c2", class_name=fleet.KIND_CLASSES["mps"], config=[_cores(10)]),
+    ]
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all(objects))
+    whole = "held by claim default/c1, whose share cannot be read: it counts as the whole GPU"
+    assert main(["why", "claim/c2", "-f", str(file)]) == 3
+    assert whole in capsys.readouterr().out
+    assert main(["allocate", "-f", str(file), "-o", "json"]) == 3
+    (answer,) = json.loads(capsys.readouterr().out)["claims"]
+    assert answer["allocation"] is answer["error"] is None
+    assert any("held by other claims" in reason for reason in answer["reasons"])
+
+
 def _cores(percent: int) -> Json:
     return fleet.parameters(mps={"threadPercent": percent, "pinnedMemory": "1Gi"})
