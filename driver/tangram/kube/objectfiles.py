@@ -5,19 +5,26 @@ knows what a kind means.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
 from tangram.base.errors import InvalidObjectError
-from tangram.base.strictyaml import parse_yaml_documents, read_file
+from tangram.base.strictyaml import Reading, YamlPath, parse_yaml_documents, read_file
 from tangram.kube.decoding import T, decode
 
 MAXIMUM_FILE_BYTES = 1024 * 1024 * 1024
 """5,000 nodes of partitioned GPUs are 630 MB of JSON."""
 _MAXIMUM_DEPTH = 64
+_JSON = re.compile(rb"\s*(?:\[|\{\s*[\"}{]|\{\s*$)")
+"""How JSON begins: with a brace also a document of YAML may."""
+_SEPARATOR = b"\n---"
+"""Between documents of YAML, which may be JSON; no text of JSON has it."""
 _MAXIMUM_NESTED_LISTS = 4
 
 
@@ -61,11 +68,17 @@ def parse_objects(data: bytes, *, name: str) -> list[FileObject]:
 
 def _documents(data: bytes, name: str) -> Iterator[bytes]:
     """Each document as JSON."""
-    if data.lstrip()[:1] in (b"{", b"["):
+    if _JSON.match(data) and _SEPARATOR not in data:
         yield from _json_documents(data, name)
         return
-    for document in parse_yaml_documents(data, object_name=name, maximum_depth=_MAXIMUM_DEPTH):
+    reading = Reading(maximum_depth=_MAXIMUM_DEPTH, aliases=True, free=_is_free)
+    for document in parse_yaml_documents(data, object_name=name, reading=reading):
         yield msgspec.json.encode(document.content)
+
+
+def _is_free(path: YamlPath) -> bool:
+    """Whether what stands there is of a type that only a driver knows."""
+    return "parameters" in path and ("opaque", "parameters") in pairwise(path)
 
 
 def _json_documents(data: bytes, name: str) -> Iterator[bytes]:
@@ -82,13 +95,20 @@ def _json_documents(data: bytes, name: str) -> Iterator[bytes]:
         position = 0
         while text[position:].strip():
             start = len(text) - len(text[position:].lstrip())
-            content, position = json.JSONDecoder().raw_decode(text, start)
+            content, position = _decoder.raw_decode(text, start)
             yield msgspec.json.encode(content)
     except (ValueError, RecursionError, msgspec.MsgspecError) as error:
         problem = str(error) if isinstance(error, json.JSONDecodeError) else whole
         raise InvalidObjectError(
             f"is not JSON: {problem}", object_name=name, next_step="mend the JSON of the file"
         ) from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+_decoder = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 class _Head(msgspec.Struct, frozen=True, rename="camel"):

@@ -32,6 +32,9 @@ def _text(*objects: object) -> bytes:
             b"# a comment\napiVersion: v1\nkind: Node\n---\n---\nkind: Node\napiVersion: v1\n",
             ["f, document 1", "f, document 3"],
         ),
+        (b"---\n".join([_text(_CLAIM) + b"\n", _text(_NODE) + b"\n"]), ["f, document 1", "f, document 2"]),
+        (_text(_CLAIM) + b"\n---\napiVersion: v1\nkind: Node\n", ["f, document 1", "f, document 2"]),
+        (b"{apiVersion: v1, kind: Node}\n", ["f"]),
     ],
 )
 def test_every_object_is_found_with_its_place(data: bytes, places: list[str]) -> None:
@@ -42,6 +45,35 @@ def test_text_of_yaml_stays_text() -> None:
     data = b"apiVersion: v1\nkind: Node\nmetadata: {name: n, labels: {a: 2026-01-01, b: no, c: 1.50}}\n"
     (found,) = parse_objects(data, name="f")
     assert json.loads(found.raw)["metadata"]["labels"] == {"a": "2026-01-01", "b": "no", "c": "1.50"}
+
+
+def test_aliases_stand_for_what_they_name() -> None:
+    data = (
+        b"apiVersion: v1\nkind: List\nitems:\n"
+        b"- {apiVersion: v1, kind: &kind Node, metadata: &meta {name: n, labels: &labels {a: b}}}\n"
+        b"- {apiVersion: v1, kind: *kind, metadata: {labels: *labels, name: m}}\n"
+    )
+    first, second = (json.loads(found.raw) for found in parse_objects(data, name="f"))
+    assert first == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n", "labels": {"a": "b"}}}
+    assert second == {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "m", "labels": {"a": "b"}}}
+
+
+def test_aliases_of_aliases_end() -> None:
+    data = b"a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+    for step in range(30):
+        data += f"a{step + 1}: &a{step + 1} [{', '.join(10 * [f'*a{step}'])}]\n".encode()
+    with pytest.raises(InvalidObjectError, match="line 6: aliases that stand for too much"):
+        parse_objects(data, name="f")
+
+
+def test_parameters_of_drivers_have_the_types_that_kubernetes_reads() -> None:
+    values = b"[1.5, -1e3, .5, yes, Off, True, 2026-01-01, '1.5', 1.2.3, .nan]"
+    opaque = b"{driver: 1.50, parameters: {a: " + values + b"}}"
+    data = b"{apiVersion: v1, kind: R, spec: {devices: {config: [{opaque: " + opaque + b"}]}}}"
+    (found,) = parse_objects(data, name="f")
+    got = json.loads(found.raw)["spec"]["devices"]["config"][0]["opaque"]
+    expected = [1.5, -1000.0, 0.5, True, False, True, "2026-01-01", "1.5", "1.2.3", ".nan"]
+    assert got == {"driver": "1.50", "parameters": {"a": expected}}
 
 
 @pytest.mark.parametrize(
@@ -58,7 +90,13 @@ def test_text_of_yaml_stays_text() -> None:
         (b'{"a":' * 100_000, "f: is not JSON: maximum recursion depth"),
         (b'{"kind": "Node"}', "f: apiVersion: is missing"),
         (b"apiVersion: v1\n---\n- 1\n", "f, document 1: kind: is missing"),
-        (b"kind: &a x\nb: *a\n", "aliases"),
+        (b"kind: x\nb: *a\n", "line 2: the alias *a names nothing above it"),
+        (b"kind: &a [*a]\n", "the alias *a names nothing above it"),
+        (b"a: &a {b: c}\nd: {<<: *a}\n", "line 2: merge keys (<<) are not read"),
+        (b"a: &a " + b"[" * 40 + b"]" * 40 + b"\nb: " + b"[" * 40 + b"*a" + b"]" * 40, "nested deeper"),
+        (_text({**_NODE, "x": 1}).replace(b"1", b"NaN"), "f: is not JSON"),
+        (_text(_NODE, {**_NODE, "x": 1}).replace(b"1", b"NaN"), "f: is not JSON"),
+        (_text(_NODE, {**_NODE, "x": 1}).replace(b"1", b"-Infinity"), "f: is not JSON"),
         (b"\xff\xfe", "is not UTF-8"),
         (_text({"apiVersion": "v1", "kind": "List", "items": [{"kind": "Node"}]}), "f, items[0]: apiVersion"),
     ],
