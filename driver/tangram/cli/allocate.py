@@ -39,7 +39,8 @@ policies:
   first-fit    the first devices that fit, in the order of kube-scheduler
 
 features: latest (default), none, k8s-1.34 … k8s-1.37 (a version of Kubernetes with its default feature gates
-and its faults), or a comma list of gates such as PartitionableDevices,ConsumableCapacity
+and its faults), or a comma list of gates such as PartitionableDevices,ConsumableCapacity; after a version,
+Name adds a gate and -Name takes one away: k8s-1.36,-DeviceTaints
 
 exit codes:
   0 every claim has an allocation    1 internal error    2 bad input or usage    3 some claim has none
@@ -137,7 +138,7 @@ class _Command:
     def lines(self) -> int:
         """Answers one problem per line."""
         names = self._arguments.filename or ["-"]
-        if self._arguments.output != "table":
+        if self._arguments.output == "yaml":
             raise UsageError("--jsonl answers in JSON", next_step="leave --output out")
         if len(names) > 1:
             raise UsageError("--jsonl reads one file", next_step="give one -f, or none for standard input")
@@ -145,12 +146,14 @@ class _Command:
             self._answer_lines(sys.stdin.buffer)
             return 0
         try:
-            with Path(names[0]).open("rb") as file:
-                self._answer_lines(file)
-        except OSError as error:
+            file = Path(names[0]).open("rb")  # noqa: SIM115 - closed below; only opening it may fail so
+        except (OSError, ValueError) as error:  # ValueError: a NUL in the path
             raise UsageError(
-                f"{names[0]}: cannot be read: {error.strerror}", next_step="check the path"
+                f"{names[0]}: cannot be read: {getattr(error, 'strerror', None) or error}",
+                next_step="check the path",
             ) from None
+        with file:
+            self._answer_lines(file)
         return 0
 
     def _answer_lines(self, lines: Iterable[bytes]) -> None:

@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import importlib
+import os
 import re
 import sys
 from collections.abc import Sequence
@@ -111,15 +112,24 @@ def _add_command(
 def main(words: Sequence[str] | None = None) -> int:
     """Runs one command and returns its exit code; SystemExit is argparse's for --help and usage errors."""
     words = sys.argv[1:] if words is None else words
+    if sys.stdout is None:  # closed by who started us
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 - for as long as the process runs
     parser = build_parser(words)
     arguments, unknown = parser.parse_known_args(words)
     if unknown:
         _command_parser(parser, words).error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         code: int = arguments.command(arguments)
+        sys.stdout.flush()
     except TangramError as error:
         print_error(error)
         return error.exit_code
+    except BrokenPipeError:
+        # Who read the output has left, as `head` does. What is still buffered must not fail at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except KeyboardInterrupt:
+        return 130
     return code
 
 

@@ -222,8 +222,24 @@ class _Reader:
         namespace = pod.metadata.namespace
         made = {s.name: s.resource_claim_name for s in pod.status.resource_claim_statuses or ()}
         keys: dict[ClaimName, None] = {}
+        names: dict[str, str] = {}
         for index, entry in enumerate(pod.spec.resource_claims or ()):
             place = f"spec.resourceClaims[{index}]"
+            before = names.setdefault(entry.name, place)
+            if before != place:
+                raise InvalidObjectError(
+                    f"is there twice: in {before} too",
+                    object_name=where,
+                    field=f"{place}.name",
+                    next_step="give each claim of the pod its own name",
+                )
+            if entry.resource_claim_name and entry.resource_claim_template_name:
+                raise InvalidObjectError(
+                    "names both a claim and a template",
+                    object_name=where,
+                    field=place,
+                    next_step="leave resourceClaimName or resourceClaimTemplateName out",
+                )
             if entry.resource_claim_name:
                 self._need(
                     self._claims, (namespace, entry.resource_claim_name), where, place, "ResourceClaim"

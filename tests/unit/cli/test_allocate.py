@@ -2,6 +2,8 @@
 
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -151,12 +153,34 @@ def test_lines_are_answered_one_by_one_and_bad_ones_with_an_error(
     good = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*TWO_NODES, claim("c", model="B")]})
     lines = [good, "{", "", '{"apiVersion": "v1", "kind": "List", "items": [{}]}', good]
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("\n".join(lines).encode())))
-    assert main(["allocate", "--jsonl", "--node", "n2"]) == 0
+    assert main(["allocate", "--jsonl", "-o", "json", "--node", "n2"]) == 0
     first, second, third, last = map(json.loads, capsys.readouterr().out.splitlines())
     assert _devices(first["claims"][0]) == [("n2", "b")]
     assert first == last
     assert second["error"].startswith("line 2: is not JSON")
     assert third["error"].startswith("line 4, items[0]: ")
+
+
+def test_who_reads_the_answers_may_leave(tmp_path: Path) -> None:
+    line = json.dumps({"apiVersion": "v1", "kind": "List", "items": [*TWO_NODES, claim("c", count=9)]})
+    file = tmp_path / "problems.jsonl"
+    file.write_text(f"{line}\n" * 300)
+    words = [sys.executable, "-m", "tangram", "allocate", "--jsonl", "-f", str(file)]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline().startswith(b'{"claims"')
+        process.stdout.close()
+        assert process.stderr.read() == b""
+    assert process.returncode == 1
+
+
+def test_without_an_output_nothing_is_printed(tmp_path: Path) -> None:
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump_all([*TWO_NODES, claim("c")]))
+    command = f"exec {sys.executable} -m tangram allocate -f {file} >&-"
+    finished = subprocess.run(["sh", "-c", command], capture_output=True, check=False)
+    assert (finished.returncode, finished.stderr) == (0, b"")
 
 
 def test_the_guard_of_a_class_holds_for_whom_it_is_made(run: _Runner) -> None:
@@ -180,6 +204,12 @@ def test_an_unknown_class_is_an_error_not_a_misfit(run: _Runner) -> None:
     assert claims["c"]["allocation"] is None
 
 
+_BOTH = pod("p", claims=("c",))
+_BOTH["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "t"
+_TWICE = pod("p")
+_TWICE["spec"]["resourceClaims"] = [
+    {"name": name, "resourceClaimTemplateName": "t"} for name in ("a", "b", "b")
+]
 _OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metadata": {"name": "x"}}
 
 
@@ -195,11 +225,13 @@ _OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metad
         ),
         (pod("p", templates=("gone",)), "names ResourceClaimTemplate default/gone"),
         (pod("p", claims=("",)), "spec.resourceClaims[0]: names neither a claim nor a template"),
+        (_BOTH, "Pod default/p: spec.resourceClaims[0]: names both a claim and a template"),
+        (_TWICE, "Pod default/p: spec.resourceClaims[2].name: is there twice: in spec.resourceClaims[1] too"),
         ({**claim("c"), "spec": {"devices": {"requests": 3}}}, "ResourceClaim c: spec.devices.requests"),
     ],
 )
 def test_bad_objects_are_named_with_file_document_and_field(run: _Runner, bad: Json, message: str) -> None:
-    code, out, err = run(*TWO_NODES, bad)
+    code, out, err = run(*TWO_NODES, bad, template("t"))
     assert (code, out) == (2, "")
     assert "objects.yaml, document 6" in err
     assert message in err
