@@ -88,7 +88,7 @@ class GpuNotes:
         """Writes a note, in one step; an empty one is removed."""
         path = self._path(GpuUuid(note.uuid))
         if not note.is_empty:
-            write_atomically(path, msgspec.json.encode(note), mode=0o600)
+            write_atomically(path, msgspec.json.encode(note), mode=0o600, sync=False)
             return
         try:
             path.unlink(missing_ok=True)

@@ -63,11 +63,13 @@ class HeldStore:
         entry = self._read(uid)
         return None if entry is None else entry[1]
 
-    def write(self, claim: HeldClaim) -> None:
-        """Writes a claim's file in one step, durably. A file of a newer version is refused, a damaged one
-        replaced."""
+    def write(self, claim: HeldClaim, *, durably: bool = True) -> None:
+        """Writes a claim's file in one step. A file of a newer version is refused, a damaged one replaced.
+
+        Only what is written `durably` outlives a power cut; an intent announces what does not outlive one.
+        """
         data = encode(claim, unknown=self._unknown_fields(claim.uid))
-        write_atomically(self._path(claim.uid), data, mode=0o600)
+        write_atomically(self._path(claim.uid), data, mode=0o600, sync=durably)
 
     def remove(self, uid: str) -> None:
         """Removes a claim's file; none there is no error.

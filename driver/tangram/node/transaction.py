@@ -231,7 +231,7 @@ class Transaction:
 
     def _note_release(self, held: HeldClaim) -> None:
         try:
-            self._store.write(held)
+            self._store.write(held, durably=False)
         except StateError as error:
             # A full disk must not keep a pod from ending: every step can be repeated without this note.
             _log.warning("unprepare_not_noted", claim=held.label, error=str(error))

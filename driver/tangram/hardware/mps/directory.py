@@ -84,7 +84,7 @@ class MpsDirectory:
             )
         data = encode(MpsMember(uuid=gpu, share=share))
         if _read(path) != data:
-            write_atomically(path, data, mode=0o600)
+            write_atomically(path, data, mode=0o600, sync=False)  # no daemon outlives a power cut
             self.wake()
 
     def leave(self, gpu: GpuUuid, *, claim_uid: str) -> None:

@@ -51,7 +51,7 @@ class MachineHost:
         return read_status(self._directory)
 
     def write_status(self, status: MpsStatus) -> None:
-        write_atomically(self._directory / "status.json", encode(status), mode=0o600)
+        write_atomically(self._directory / "status.json", encode(status), mode=0o600, sync=False)
 
     def find(self) -> list[MpsProcess]:
         self._collect()

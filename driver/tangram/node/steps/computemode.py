@@ -1,6 +1,7 @@
 """The compute mode of a GPU: set for a claim, and set back to what it was before the first claim."""
 
 import asyncio
+from collections.abc import Sequence
 
 from tangram.base.errors import DriverUnavailableError, GpuLostError, NotSupportedError
 from tangram.base.logs import get_logger
@@ -31,12 +32,12 @@ class ComputeModes:
     async def set(self, gpu: GpuUuid, wanted: ComputeMode, journal: Journal, *then: Step) -> None:
         """Sets the mode and notes the one before, with the steps that come `then`. Raises HardwareError,
         StateError."""
-        others = await self._others(gpu, journal.held)
+        others, owed = await asyncio.to_thread(self._known, gpu, journal.held)
         now = await self._workers.compute_mode(gpu)
-        before = others[0].before if others else await self._found(gpu, now)
-        step = ComputeModeStep(uuid=gpu, before=before, wanted=wanted)
+        step = ComputeModeStep(uuid=gpu, before=_before(others, owed, now), wanted=wanted)
         await journal.add(step, *then)
-        await asyncio.to_thread(self._notes.owe_mode, gpu, step)
+        if owed != step:
+            await asyncio.to_thread(self._notes.owe_mode, gpu, step)
         if now != wanted:
             await self._workers.set_compute_mode(gpu, wanted)
 
@@ -45,8 +46,8 @@ class ComputeModes:
         tells what the mode was before, it counts as the default: a GPU that stays exclusive could not be
         shared any more. StateError.
         """
-        others = await self._others(gpu, held)
-        before = others[0].before if others else await self._found(gpu, wanted)
+        others, owed = await asyncio.to_thread(self._known, gpu, held)
+        before = _before(others, owed, wanted)
         return ComputeModeStep(uuid=gpu, before="default" if before == wanted else before, wanted=wanted)
 
     async def undo(self, held: HeldClaim, step: ComputeModeStep) -> None:
@@ -55,7 +56,7 @@ class ComputeModes:
         Raises HardwareError, StateError.
         """
         gpu = GpuUuid(step.uuid)
-        if held.boot_id != self._boot_id or await self._others(gpu, held):
+        if held.boot_id != self._boot_id or (await asyncio.to_thread(self._known, gpu, held))[0]:
             return
         try:
             await self._put_back(gpu, step)
@@ -83,18 +84,20 @@ class ComputeModes:
             _log.warning("compute_mode_gone_with_gpu", gpu=gpu, error=error.cause)  # as in MIG mode
         await asyncio.to_thread(self._notes.owe_mode, gpu, None)
 
-    async def _found(self, gpu: GpuUuid, now: ComputeMode) -> ComputeMode:
-        """What the mode was before any claim of ours, where it is `now`."""
-        owed = (await asyncio.to_thread(self._notes.read, gpu)).compute_mode
-        return owed.before if owed is not None and owed.wanted == now else now
-
-    async def _others(self, gpu: GpuUuid, held: HeldClaim) -> list[ComputeModeStep]:
-        """The steps of other claims on this GPU."""
-        contents = await asyncio.to_thread(self._store.load)
-        return [
+    def _known(self, gpu: GpuUuid, held: HeldClaim) -> tuple[list[ComputeModeStep], ComputeModeStep | None]:
+        """The steps of other claims on this GPU, and what is noted as owed to it. Blocking."""
+        others = [
             step
-            for other in contents.claims.values()
+            for other in self._store.load().claims.values()
             if other.uid != held.uid and other.boot_id == self._boot_id
             for step in other.undo
             if isinstance(step, ComputeModeStep) and step.uuid == gpu
         ]
+        return others, self._notes.read(gpu).compute_mode
+
+
+def _before(others: Sequence[ComputeModeStep], owed: ComputeModeStep | None, now: ComputeMode) -> ComputeMode:
+    """What the mode was before any claim of ours, where it is `now`."""
+    if others:
+        return others[0].before
+    return owed.before if owed is not None and owed.wanted == now else now
