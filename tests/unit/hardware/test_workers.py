@@ -46,12 +46,26 @@ async def stuck(hang: Hang) -> None:
     assert await asyncio.to_thread(hang.entered.wait, LIMIT_S)
 
 
-async def ended(lane: str) -> None:
+_others: set[threading.Thread] = set()
+"""Threads that were there before a test: tests of hung hardware elsewhere leave some."""
+
+
+@pytest.fixture(autouse=True)
+def _look_for_others() -> None:
+    _others.update(threading.enumerate())
+
+
+def wait_for_end(lane: str) -> None:
     """Returns once no thread of this GPU (or `system`) is left."""
     for thread in threading.enumerate():
-        if thread.name == f"hardware-{lane}":
-            await asyncio.to_thread(thread.join, LIMIT_S)
+        if thread.name == f"hardware-{lane}" and thread not in _others:
+            thread.join(LIMIT_S)
             assert not thread.is_alive()
+
+
+async def ended(lane: str) -> None:
+    """As `wait_for_end`, while the loop goes on."""
+    await asyncio.to_thread(wait_for_end, lane)
 
 
 async def timed_out(call: "asyncio.Task[object]", hang: Hang, clock: FakeClock, *, seconds: float) -> None:
@@ -362,7 +376,4 @@ def test_a_call_that_returns_after_its_loop_has_ended_is_dropped(backend: Simula
 
     asyncio.run(give_up())
     hang.release()
-    for thread in threading.enumerate():
-        if thread.name == "hardware-system":
-            thread.join(LIMIT_S)
-            assert not thread.is_alive()
+    wait_for_end("system")
