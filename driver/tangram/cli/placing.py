@@ -14,6 +14,7 @@ from tangram.allocation.structured import (
     Allocated,
     Cluster,
     NodeFacts,
+    NodeSelectorError,
     Options,
     Outcome,
     Policy,
@@ -86,6 +87,9 @@ class Placer:
                 text = f"claim {'/'.join(_name(claim))} is being deleted"
                 yield from _refused(group, where, [text])
                 return
+        if error := self._unreadable(group):
+            yield from _refused(group, where, [], error=error)
+            return
         refused = {node: why for node in nodes if (why := self._unsuitable(group, node))}
         outcomes = []
         for node in nodes:
@@ -140,6 +144,17 @@ class Placer:
     def _facts(self, node: str) -> NodeFacts:
         given = self._problem.nodes.get(node)
         return given.facts if given else NodeFacts(name=node)
+
+    def _unreadable(self, group: Group) -> str:
+        """Why nobody can tell for which nodes other claims of the pod are allocated; empty if all can be told."""
+        for name in group.fixed:
+            allocation = self._given.get(name)
+            if allocation is not None and allocation.node_selector is not None:
+                try:
+                    selects(allocation.node_selector, NodeFacts(name=""))
+                except NodeSelectorError as error:
+                    return f"claim {'/'.join(name)} of the pod: its allocation's node selector: {error}"
+        return ""
 
     def _unsuitable(self, group: Group, node: str) -> str:
         """Why the group cannot be on the node whatever its devices; empty if it can."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tangram.allocation.structured import integer
 from tangram.base.errors import InvalidObjectError
 from tangram.kube.decoding import CORRECT_IT, decode
 from tangram.kube.objects import (
@@ -94,9 +95,8 @@ def tolerates(toleration: Toleration, taint: Taint) -> bool:
         case "Equal":
             return bool(toleration.key) and toleration.value == taint.value
         case "Gt" | "Lt" as operator:  # KEP-5471
-            try:
-                ours, theirs = int(toleration.value), int(taint.value)
-            except ValueError:
+            ours, theirs = integer(toleration.value), integer(taint.value)
+            if ours is None or theirs is None:
                 return False
             return theirs > ours if operator == "Gt" else theirs < ours
     return False
@@ -128,9 +128,8 @@ def _matches(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) ->
         case "DoesNotExist":
             return value is None
         case "Gt" | "Lt":
-            try:
-                actual, bound = int(value or ""), int(values[0])
-            except (ValueError, IndexError):
+            actual, bound = integer(value), integer(values[0] if values else None)
+            if actual is None or bound is None:
                 return False
             return actual > bound if requirement.operator == "Gt" else actual < bound
     return False

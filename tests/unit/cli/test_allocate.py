@@ -100,6 +100,16 @@ def test_a_pod_follows_its_allocated_claim(run: _Runner) -> None:
     assert {name: claim["node"] for name, claim in claims.items()} == {"shared": "n2", "second-one": "n2"}
 
 
+def test_an_allocation_for_nodes_that_nobody_can_tell_is_an_error_of_the_pod(run: _Runner) -> None:
+    given = claim("given")
+    odd = {"matchExpressions": [{"key": "zone", "operator": "Like", "values": ["x"]}]}
+    given["status"] = {"allocation": {"nodeSelector": {"nodeSelectorTerms": [odd]}}}
+    user = pod("p", claims=("given",), templates=("one",))
+    (got,) = run.claims(*TWO_NODES, given, user, template("one")).values()
+    assert got["allocation"] is None
+    assert got["error"].startswith("claim default/given of the pod: its allocation's node selector: 'Like'")
+
+
 def test_a_pod_is_kept_from_nodes_it_cannot_run_on(run: _Runner) -> None:
     objects = (node("n1", unschedulable=True), *TWO_NODES[1:])
     claims = run.claims(*objects, pod("p", templates=("one",)), template("one"))

@@ -16,7 +16,7 @@ from tangram.allocation.structured.account import Account
 from tangram.allocation.structured.cluster import Cluster, DeviceId, Slice, prepare_slice
 from tangram.allocation.structured.engine import Options, Policy, decide, offer
 from tangram.allocation.structured.features import LATEST, Fault, Features, Gate, parse_features
-from tangram.allocation.structured.nodes import NodeFacts, selects
+from tangram.allocation.structured.nodes import NodeFacts, NodeSelectorError, integer, selects
 from tangram.allocation.structured.outcome import Code, Outcome, Reasons, Refusal, Shortage
 from tangram.allocation.structured.score import Score
 from tangram.allocation.structured.state import Allocated, Shares, claim_name
@@ -33,6 +33,7 @@ __all__ = [
     "Features",
     "Gate",
     "NodeFacts",
+    "NodeSelectorError",
     "Options",
     "Outcome",
     "Policy",
@@ -45,6 +46,7 @@ __all__ = [
     "carries_guard",
     "claim_name",
     "decide",
+    "integer",
     "offer",
     "parse_features",
     "prepare_slice",

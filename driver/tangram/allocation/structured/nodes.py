@@ -4,10 +4,15 @@ Semantics of `k8s.io/component-helpers/scheduling/corev1/nodeaffinity`: terms ar
 of a term must all hold, an empty term selects nothing.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tangram.model.kubernetes import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
+
+_NAME = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
+_INTEGER = re.compile(r"[-+]?[0-9]{1,64}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +29,8 @@ class NodeSelectorError(ValueError):
 
 
 def selects(selector: NodeSelector, node: NodeFacts) -> bool:
-    """True if the selector selects the node. Raises NodeSelectorError for unknown operators and keys."""
+    """True if the selector selects the node. Raises NodeSelectorError for unknown operators and fields, and
+    for what is no label."""
     matches = [_term(term, node) for term in selector.node_selector_terms or ()]
     return any(matches)
 
@@ -39,6 +45,8 @@ def _term(term: NodeSelectorTerm, node: NodeFacts) -> bool:
 def _expression(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     values = requirement.values or []
     value = labels.get(requirement.key)
+    if not _is_key(requirement.key) or not all(each == "" or _NAME.fullmatch(each) for each in values):
+        raise NodeSelectorError(f"{requirement.key!r} with values {values} is no label")
     match requirement.operator:
         case "In" if values:
             return value in values
@@ -48,9 +56,9 @@ def _expression(requirement: NodeSelectorRequirement, labels: Mapping[str, str])
             return value is not None
         case "DoesNotExist" if not values:
             return value is None
-        case "Gt" | "Lt" if len(values) == 1 and _integer(values[0]) is not None:
-            found, limit = _integer(value), _integer(values[0])
-            if found is None or limit is None:
+        case "Gt" | "Lt" if len(values) == 1 and (limit := integer(values[0])) is not None:
+            found = integer(value)
+            if found is None:
                 return False
             return found > limit if requirement.operator == "Gt" else found < limit
     raise NodeSelectorError(f"{requirement.operator!r} with values {values} is not valid in a node selector")
@@ -66,8 +74,14 @@ def _field(requirement: NodeSelectorRequirement, node: NodeFacts) -> bool:
     return (value == values[0]) is (requirement.operator == "In")
 
 
-def _integer(text: str | None) -> int | None:
-    try:
-        return int(text) if text is not None and text.isascii() else None
-    except ValueError:
+def _is_key(text: str) -> bool:
+    domain, slash, name = text.rpartition("/")
+    return bool(_NAME.fullmatch(name) and (_DOMAIN.fullmatch(domain) if slash else True))
+
+
+def integer(text: str | None) -> int | None:
+    """The number that Kubernetes reads in a label; None where it reads none (`1_0`, ` 1`, beyond 64 bits)."""
+    if text is None or not _INTEGER.fullmatch(text):
         return None
+    number = int(text)
+    return number if -(2**63) <= number < 2**63 else None

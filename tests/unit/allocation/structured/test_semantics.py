@@ -347,6 +347,38 @@ def test_a_node_selector_that_nobody_understands_is_fatal(version: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("requirement", "answer"),
+    [
+        ({"key": "zone", "operator": "In", "values": ["a b"]}, "fatal"),
+        ({"key": "zone", "operator": "NotIn", "values": ["-a"]}, "fatal"),
+        ({"key": "zone", "operator": "In", "values": ["x" * 64]}, "fatal"),
+        ({"key": "zone", "operator": "NotIn", "values": [""]}, [["a"]]),
+        ({"key": "a b", "operator": "Exists"}, "fatal"),
+        ({"key": "-/a", "operator": "DoesNotExist"}, "fatal"),
+        ({"key": "a/b/c", "operator": "DoesNotExist"}, "fatal"),
+        ({"key": "", "operator": "DoesNotExist"}, "fatal"),
+        ({"key": "A.b/C_d", "operator": "DoesNotExist"}, "fatal"),
+        ({"key": "a.b/C_d", "operator": "DoesNotExist"}, [["a"]]),
+        ({"key": "ten", "operator": "Gt", "values": ["9"]}, [["a"]]),
+        ({"key": "ten", "operator": "Gt", "values": ["010"]}, "no"),
+        ({"key": "odd", "operator": "Gt", "values": ["9"]}, "no"),
+        ({"key": "large", "operator": "Gt", "values": ["9"]}, "no"),
+        ({"key": "ten", "operator": "Lt", "values": ["1_000"]}, "fatal"),
+        ({"key": "ten", "operator": "Lt", "values": ["9223372036854775808"]}, "fatal"),
+        ({"key": "ten", "operator": "Lt", "values": ["9223372036854775807"]}, [["a"]]),
+        ({"key": "ten", "operator": "Gt", "values": ["-5"]}, "fatal"),
+    ],
+)
+def test_node_selectors_are_as_strict_as_kubernetes(requirement: Json, answer: object) -> None:
+    labels = {"zone": "z", "ten": "10", "odd": "1_0", "large": "9223372036854775808"}
+    selector = {"nodeSelectorTerms": [{"matchExpressions": [requirement]}]}
+    outcome = solve(
+        [slice_("a", nodeSelector=selector)], [claim(request())], node=NodeFacts(name="n", labels=labels)
+    )
+    assert devices(outcome) == answer
+
+
 def test_the_answer_is_the_same_for_both_policies_when_there_is_no_choice() -> None:
     slices = [slice_("a", "b")]
     for policy in Policy:
