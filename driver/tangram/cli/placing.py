@@ -146,7 +146,7 @@ class Placer:
         return given.facts if given else NodeFacts(name=node)
 
     def _unreadable(self, group: Group) -> str:
-        """Why nobody can tell for which nodes other claims of the pod are allocated; empty if all can be told."""
+        """Why nobody can tell where other claims of the pod are allocated; empty if all can be told."""
         for name in group.fixed:
             allocation = self._given.get(name)
             if allocation is not None and allocation.node_selector is not None:
