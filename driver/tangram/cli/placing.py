@@ -1,6 +1,7 @@
 """Decides the groups of an allocation problem one after the other, each on what the ones before left."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ from tangram.allocation.structured import (
     selects,
 )
 from tangram.allocation.withdrawn import with_withdrawn
-from tangram.base.errors import UsageError
+from tangram.base.errors import InvalidObjectError, UsageError
 from tangram.cli.problems import ClaimName, Group, Problem
 from tangram.controller.nodefit import refusal
 from tangram.kube.objects import AllocationResult, DeviceAllocationResult, Pod, ResourceClaim, ResourceSlice
@@ -61,11 +62,12 @@ class Placer:
         self._timestamp = timestamp
         classes = {item.metadata.name: item for item in problem.classes}
         prepare = _prepare if options.controller else prepare_slice
-        self._cluster = Cluster.of(map(prepare, problem.slices), classes)
-        if options.controller:
-            self._allocated = Allocated.of_results(dict(map(_held, problem.claims)), options.features)
-        else:
-            self._allocated = Allocated.of(problem.claims, options.features)
+        with _located(problem):
+            self._cluster = Cluster.of(map(prepare, problem.slices), classes)
+            if options.controller:
+                self._allocated = Allocated.of_results(dict(map(_held, problem.claims)), options.features)
+            else:
+                self._allocated = Allocated.of(problem.claims, options.features)
         self._given: dict[ClaimName, AllocationResult] = {
             _name(claim): claim.allocation for claim in problem.claims if claim.allocation is not None
         }
@@ -173,6 +175,22 @@ class Placer:
         given = self._problem.nodes.get(node)
         why = refusal(pod, given.record) if given else ""
         return f"{_CANNOT_RUN}{why}" if why else ""
+
+
+@contextmanager
+def _located(problem: Problem) -> Iterator[None]:
+    """Errors in objects with file and document."""
+    try:
+        yield
+    except InvalidObjectError as error:
+        if error.object_name not in problem.places:
+            raise
+        raise InvalidObjectError(
+            error.problem,
+            object_name=f"{problem.places[error.object_name]}: {error.object_name}",
+            field=error.field,
+            next_step=error.next_step or "correct the object",
+        ) from None
 
 
 def _prepare(item: ResourceSlice) -> Slice:

@@ -67,6 +67,7 @@ class Problem:
     """`groups` in the order of the objects; `claims` are all, those made from templates too.
 
     `pods`: namespace and name of each pod → its claims. `ignored`: kind → how many objects were of it.
+    `places`: file and document of each slice and claim, by kind and name as errors name them.
     """
 
     slices: tuple[ResourceSlice, ...] = ()
@@ -76,6 +77,7 @@ class Problem:
     groups: tuple[Group, ...] = ()
     pods: Mapping[ClaimName, Sequence[ClaimName]] = field(default_factory=dict)
     ignored: Mapping[str, int] = field(default_factory=dict)
+    places: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def by_name(self) -> Mapping[ClaimName, ResourceClaim]:
@@ -122,6 +124,11 @@ class _Reader:
             groups=tuple(self._groups(pods)),
             pods={(pod.metadata.namespace, pod.metadata.name): pods[id(pod)] for pod, _ in self._pods},
             ignored=dict(self._ignored),
+            places={
+                f"{kind} {namespace}/{name}" if namespace else f"{kind} {name}": where
+                for (kind, namespace, name), where in self._places.items()
+                if kind in ("ResourceSlice", "ResourceClaim")
+            },
         )
 
     def _take(self, item: FileObject) -> None:

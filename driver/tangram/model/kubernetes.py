@@ -5,12 +5,13 @@ on decoding, nullable lists and maps of the API arrive as None, and what equals 
 encoding.
 """
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 AnyQuantity = str | int | float
 """A quantity as the API accepts it; `tangram.model.quantity` reads it."""
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class ApiStruct(msgspec.Struct, frozen=True, kw_only=True, rename="camel", gc=False, omit_defaults=True):
@@ -64,11 +65,11 @@ class DeviceAttribute(ApiStruct, frozen=True, kw_only=True):
     """Exactly one field is set."""
 
     bool_: bool | None = msgspec.field(default=None, name="bool")
-    int_: int | None = msgspec.field(default=None, name="int")
+    int_: Int64 | None = msgspec.field(default=None, name="int")
     string: str | None = None
     version: str | None = None
     bools: list[bool] | None = None
-    ints: list[int] | None = None
+    ints: list[Int64] | None = None
     strings: list[str] | None = None
     versions: list[str] | None = None
 
@@ -129,8 +130,8 @@ class Device(ApiStruct, frozen=True, kw_only=True):
 
 class ResourcePool(ApiStruct, frozen=True, kw_only=True):
     name: str = ""
-    generation: int = 0
-    resource_slice_count: int = 0
+    generation: Int64 = 0
+    resource_slice_count: Int64 = 0
 
 
 class ResourceSliceSpec(ApiStruct, frozen=True, kw_only=True):
@@ -193,7 +194,7 @@ class DeviceToleration(ApiStruct, frozen=True, kw_only=True):
     operator: str = ""
     value: str = ""
     effect: str = ""
-    toleration_seconds: int | None = None
+    toleration_seconds: Int64 | None = None
 
 
 class CapacityRequirements(ApiStruct, frozen=True, kw_only=True):
@@ -210,7 +211,7 @@ class DeviceSubRequest(ApiStruct, frozen=True, kw_only=True):
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
     allocation_mode: str = ""
-    count: int | None = None
+    count: Int64 | None = None
     tolerations: list[DeviceToleration] | None = None
     capacity: CapacityRequirements | None = None
     derived_attributes: list[DeviceDerivedAttribute] | None = None
@@ -220,7 +221,7 @@ class ExactDeviceRequest(ApiStruct, frozen=True, kw_only=True):
     device_class_name: str = ""
     selectors: list[DeviceSelector] | None = None
     allocation_mode: str = ""
-    count: int | None = None
+    count: Int64 | None = None
     admin_access: bool | None = None
     tolerations: list[DeviceToleration] | None = None
     capacity: CapacityRequirements | None = None

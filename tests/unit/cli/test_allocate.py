@@ -12,6 +12,7 @@ from tests.dra_objects import (
     TWO_NODES,
     Json,
     claim,
+    device,
     device_class,
     node,
     pod,
@@ -214,6 +215,12 @@ def test_an_unknown_class_is_an_error_not_a_misfit(run: _Runner) -> None:
     assert claims["c"]["allocation"] is None
 
 
+def _consuming(amount: str) -> Json:
+    result = {"request": "r", "driver": "gpu.example", "pool": "n1", "device": "a", "shareID": "s"}
+    results = [{**result, "consumedCapacity": {"m": amount}}]
+    return {**claim("held"), "status": {"allocation": {"devices": {"results": results}}}}
+
+
 _BOTH = pod("p", claims=("c",))
 _BOTH["spec"]["resourceClaims"][0]["resourceClaimTemplateName"] = "t"
 _TWICE = pod("p")
@@ -235,6 +242,22 @@ _OLD = {"apiVersion": "resource.k8s.io/v1beta1", "kind": "ResourceClaim", "metad
         ),
         (pod("p", templates=("gone",)), "names ResourceClaimTemplate default/gone"),
         (pod("p", claims=("",)), "spec.resourceClaims[0]: names neither a claim nor a template"),
+        (
+            resource_slice("n9", device("a"), {"name": "b", "capacity": {"m": {"value": "lots"}}}),
+            "document 6: ResourceSlice slice-gpu.example-n9: spec.devices[1].capacity[m]: 'lots' is not",
+        ),
+        (
+            resource_slice("n9", {"name": "b", "attributes": {"v": {"version": "v1"}}}),
+            "document 6: ResourceSlice slice-gpu.example-n9: spec.devices[0].attributes[v]: 'v1' is not",
+        ),
+        (
+            resource_slice("n9", {"name": "b", "attributes": {"v": {"int": 2**63}}}),
+            "document 6: ResourceSlice slice-gpu.example-n9: spec.devices[0].attributes[...].int: Expected",
+        ),
+        (
+            _consuming("some"),
+            "ResourceClaim default/held: status.allocation.devices.results.consumedCapacity[m]: 'some' is",
+        ),
         (_BOTH, "Pod default/p: spec.resourceClaims[0]: names both a claim and a template"),
         (_TWICE, "Pod default/p: spec.resourceClaims[2].name: is there twice: in spec.resourceClaims[1] too"),
         ({**claim("c"), "spec": {"devices": {"requests": 3}}}, "ResourceClaim c: spec.devices.requests"),

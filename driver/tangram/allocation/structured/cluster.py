@@ -178,16 +178,21 @@ def prepare_slice(item: ResourceSlice, *, derived_sets: Sequence[CounterSet] = (
     pool = PoolId(spec.driver, spec.pool.name)
     where = f"ResourceSlice {item.metadata.name}"
     field = ""
+    devices: list[Device] = []
+    counter_sets: list[tuple[str, Mapping[str, int]]] = []
     try:
-        devices = []
         for index, wire in enumerate(spec.devices or ()):
             field = f"spec.devices[{index}]"
             devices.append(_device(pool, wire))
-        field = "spec.sharedCounters"
-        counter_sets = _counter_sets(spec.shared_counters or ())
+        for index, item_set in enumerate(spec.shared_counters or ()):
+            field = f"spec.sharedCounters[{index}].counters"
+            counter_sets += _counter_sets((item_set,))
     except (ValueError, OverflowError) as error:
         raise InvalidObjectError(
-            str(error), object_name=where, field=field, next_step="see to the driver that has published it"
+            str(error),
+            object_name=where,
+            field=".".join((field, *getattr(error, "__notes__", ()))),
+            next_step="see to the driver that has published it",
         ) from None
     return Slice(
         name=item.metadata.name,
@@ -199,7 +204,7 @@ def prepare_slice(item: ResourceSlice, *, derived_sets: Sequence[CounterSet] = (
         all_nodes=bool(spec.all_nodes),
         per_device=spec.per_device_node_selection,
         devices=tuple(devices),
-        counter_sets=counter_sets,
+        counter_sets=tuple(counter_sets),
         skip_node_operations=spec.skip_node_operations,
         derived_sets=_counter_sets(derived_sets),
         binds=any(device.wire.binding_conditions is not None for device in devices),
@@ -217,22 +222,32 @@ def _amounts(counters: Mapping[str, Counter] | None) -> Iterable[tuple[str, int]
 
 
 def _device(pool: PoolId, wire: WireDevice) -> Device:
+    """Raises ValueError and OverflowError with a note: the field of the device."""
+    at = ("", "")
     attributes: dict[str, Attribute] = {}
     values: dict[str, object] = {}
     has_lists = False
-    for name, attribute in (wire.attributes or {}).items():
-        if (known := _attribute(attribute)) is not None:
-            attributes[name], values[name] = known
-            has_lists = has_lists or not known[0].scalar
     capacity: dict[str, Capacity] = {}
     amounts: dict[str, Fraction] = {}
     plain = True
-    for name, item in (wire.capacity or {}).items():
-        policy = item.request_policy
-        text = str(item.value)
-        plain = plain and policy is None and not text.startswith("-")
-        capacity[name] = _whole(text) if policy is None else Capacity(quantity(text), _policy(policy))
-        amounts[name] = parse_quantity(text)
+    try:
+        for name, attribute in (wire.attributes or {}).items():
+            at = ("attributes", name)
+            if (known := _attribute(attribute)) is not None:
+                attributes[name], values[name] = known
+                has_lists = has_lists or not known[0].scalar
+        for name, item in (wire.capacity or {}).items():
+            at = ("capacity", name)
+            policy = item.request_policy
+            text = str(item.value)
+            plain = plain and policy is None and not text.startswith("-")
+            capacity[name] = _whole(text) if policy is None else Capacity(quantity(text), _policy(policy))
+            amounts[name] = parse_quantity(text)
+        at = ("consumesCounters", "")
+        consumes = tuple(map(_consumption, wire.consumes_counters)) if wire.consumes_counters else ()
+    except (ValueError, OverflowError) as error:
+        error.add_note(f"{at[0]}[{at[1]}]" if at[1] else at[0])
+        raise
     cel = CelDevice(
         driver=pool.driver,
         attributes=by_domain(pool.driver, values),
@@ -246,7 +261,7 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         guarded=guarded(cel),
         attributes=attributes,
         capacity=capacity,
-        consumes=tuple(map(_consumption, wire.consumes_counters)) if wire.consumes_counters else (),
+        consumes=consumes,
         has_lists=has_lists,
         plain=plain,
     )

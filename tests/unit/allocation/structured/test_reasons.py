@@ -133,9 +133,10 @@ def test_requests_that_compete() -> None:
 @pytest.mark.parametrize(
     ("item", "field"),
     [
-        (slice_(device("a", capacity={"m": "lots"})), "spec.devices[0]"),
-        (slice_("x", device("a", attributes={"v": {"version": "v1"}})), "spec.devices[1]"),
-        (slice_(sets={"s": {"c": "?"}}), "spec.sharedCounters"),
+        (slice_(device("a", capacity={"m": "lots"})), "spec.devices[0].capacity[m]"),
+        (slice_("x", device("a", attributes={"v": {"version": "v1"}})), "spec.devices[1].attributes[v]"),
+        (slice_(device("a", counters={"s": {"c": "?"}})), "spec.devices[0].consumesCounters"),
+        (slice_(sets={"s": {"c": "?"}}), "spec.sharedCounters[0].counters"),
     ],
 )
 def test_objects_that_are_wrong_are_named(item: Json, field: str) -> None:
