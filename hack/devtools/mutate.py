@@ -22,25 +22,48 @@ _ANNOTATIONS = ("annotation", "returns", "type_params", "bases", "decorator_list
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One changed place: `number` is its position among those of the file."""
+    """One changed place: `number` is its position among those of the file.
+
+    `function` is the qualified name of the innermost function or class around it; `lines` are those of the
+    innermost statement around it, without the statements in that one.
+    """
 
     number: int
     line: int
+    lines: frozenset[int]
+    function: str
     before: str
     after: str
 
     def __str__(self) -> str:
-        return f"{self.line}: {self.before} → {self.after}"
+        return f"{self.function or 'module'}: {self.before} → {self.after}"
 
 
 def mutants(source: str) -> list[Mutant]:
     """All mutants of a module."""
+    tree = ast.parse(source)
+    owners = dict(_owners(tree, ""))
     found = []
-    for number, (node, replace) in enumerate(_places(ast.parse(source))):
-        before = _line(node)
-        changed = replace()
-        found.append(Mutant(number, getattr(node, "lineno", 0), before, _line(changed)))
+    for number, (node, replace) in enumerate(_places(tree)):
+        before = _text(node)
+        first = node.ifs[0] if isinstance(node, ast.comprehension) else node
+        line = getattr(first, "lineno", 0)
+        owner = owners[line]
+        lines = frozenset(other for other, another in owners.items() if another == owner)
+        found.append(Mutant(number, line, lines, owner[1], before, _text(replace())))
     return found
+
+
+def _owners(node: ast.AST, function: str) -> Iterator[tuple[int, tuple[ast.stmt, str]]]:
+    """Of each line the statement it belongs to, and the function that is in; a later pair counts."""
+    for child in ast.iter_child_nodes(node):
+        inside = function
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            inside = f"{function}.{child.name}".lstrip(".")
+        if isinstance(child, ast.stmt):
+            last = child.end_lineno or child.lineno
+            yield from ((line, (child, inside)) for line in range(child.lineno, last + 1))
+        yield from _owners(child, inside)
 
 
 def mutated(source: str, number: int) -> ast.Module:
@@ -129,7 +152,7 @@ def _is_constant(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant)
 
 
-def _line(node: ast.AST) -> str:
+def _text(node: ast.AST) -> str:
     if isinstance(node, ast.comprehension):
         conditions = [f"if {ast.unparse(condition)}" for condition in node.ifs]
         return " ".join([f"for {ast.unparse(node.target)} in {ast.unparse(node.iter)}", *conditions])

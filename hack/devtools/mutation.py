@@ -4,11 +4,11 @@ import importlib.machinery
 import json
 import os
 import random
+import resource
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.abc import MetaPathFinder
@@ -18,6 +18,7 @@ from types import CodeType, ModuleType
 
 import hypothesis
 import pytest
+from coverage import Coverage, CoverageData
 
 from clusterlib.errors import ClusterError
 from clusterlib.layout import REPOSITORY
@@ -32,6 +33,12 @@ SUITES = {
 
 _UNFIT = 70
 """Exit code: the tests could not be run. (Pytest's own: 1 a test failed, 2 a module cannot be imported.)"""
+
+_LEAST_S = 20
+"""CPU time that each trial has at least."""
+
+_MEMORY_BYTES = 4 << 30
+"""A change that makes a loop endless may also make it grow."""
 
 
 class Outcome(StrEnum):
@@ -55,7 +62,7 @@ class Change:
         return ".".join(self.path.relative_to(REPOSITORY / "driver").with_suffix("").parts)
 
     def __str__(self) -> str:
-        return f"{self.path.relative_to(REPOSITORY / 'driver' / 'tangram')}:{self.mutant}"
+        return f"{self.path.relative_to(REPOSITORY / 'driver' / 'tangram')} {self.mutant}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,104 +95,154 @@ def _modules(package: str) -> list[Path]:
 
 
 class Suite:
-    """The tests of a package; unchanged they take `seconds`. Raises ClusterError if they fail as they are."""
+    """The tests of a package, and the lines each executes. Raises ClusterError if they fail unchanged."""
 
     def __init__(self, package: str) -> None:
-        self._paths = SUITES[package]
-        self._order: dict[str, float] = {}
-        started_s = time.monotonic()
+        self._paths = [f"{path.relative_to(REPOSITORY)}" for path in SUITES[package]]
         with TemporaryDirectory() as directory:
-            durations = Path(directory, "durations")
-            _, status = os.waitpid(self._fork(None, durations), 0)
+            seconds, lines = Path(directory, "seconds"), Path(directory, "lines")
+            _, status = os.waitpid(_forked(lambda: _unchanged(self._paths, seconds, lines)), 0)
             if status:
                 code = os.waitstatus_to_exitcode(status)
                 raise ClusterError(
                     f"the unchanged tests of {package} end with {code}",
                     next_step="run them with pytest and mend them",
                 )
-            self._order = json.loads(durations.read_text())
-        self.seconds = time.monotonic() - started_s
+            self._costs_s: dict[str, float] = json.loads(seconds.read_text())
+            covered = CoverageData(str(lines))
+            covered.read()
+            self._covered = {path: covered.contexts_by_lineno(str(path)) for path in _modules(package)}
 
-    def trials(self, changes: Sequence[Change], *, jobs: int, limit_s: float) -> Iterator[Trial]:
+    @property
+    def seconds(self) -> float:
+        """What all of them take of CPU time."""
+        return sum(self._costs_s.values())
+
+    def trials(self, changes: Sequence[Change], *, jobs: int) -> Iterator[Trial]:
         """Each change with its outcome, as they end; `jobs` at a time."""
         waiting = list(reversed(changes))
-        running: dict[int, tuple[Change, float]] = {}
+        running: dict[int, Change] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     change = waiting.pop()
-                    running[self._fork(change)] = (change, time.monotonic() + limit_s)
-                for process, (change, deadline_s) in list(running.items()):
-                    ended, status = os.waitpid(process, os.WNOHANG)
-                    if not ended and time.monotonic() < deadline_s:
-                        continue
-                    del running[process]
-                    if ended:
-                        yield Trial(change, Outcome.NOTICED if status else Outcome.SURVIVED)
+                    if tests := self._concerned(change):
+                        running[self._start(change, tests)] = change
                     else:
-                        _kill(process)
-                        yield Trial(change, Outcome.TIMED_OUT)
-                time.sleep(0.02)
+                        yield Trial(change, Outcome.SURVIVED)
+                if running:
+                    process, status = os.wait()
+                    yield Trial(running.pop(process), _outcome(status))
         finally:
             for process in running:
-                _kill(process)
+                os.killpg(process, signal.SIGKILL)
+                os.waitpid(process, 0)
 
-    def _fork(self, change: Change | None, durations: Path | None = None) -> int:
-        """The tests in a process of their own; what is imported here need not be imported there."""
-        process = os.fork()
-        if process:
-            return process
-        code = _UNFIT
-        try:
-            os.setpgid(0, 0)
-            code = _test(self._paths, change, _Plugin(self._order, durations))
-        finally:
-            os._exit(code)
+    def _concerned(self, change: Change) -> dict[str, float]:
+        """The tests that execute the changed statement, quick ones first: all, if it runs on import.
+
+        A test that finds the result in a cache is not among them. Then a change may survive that it would
+        notice, never the other way round.
+        """
+        covered = self._covered[change.path]
+        tests = {test for line in change.mutant.lines for test in covered.get(line, ())}
+        found = self._costs_s if "" in tests else {test: self._costs_s[test] for test in tests}
+        return dict(sorted(found.items(), key=lambda item: item[1]))
+
+    def _start(self, change: Change, tests: Mapping[str, float]) -> int:
+        files = {test.partition("::")[0]: None for test in tests}
+        limit_s = _LEAST_S + 3 * int(sum(tests.values()))
+        known = frozenset(self._costs_s)
+        return _forked(lambda: _changed(change, list(files), tests, known, limit_s))
 
 
-def _kill(process: int) -> None:
-    """A child and what it started."""
-    with suppress(ProcessLookupError):
-        os.killpg(process, signal.SIGKILL)
-    os.waitpid(process, 0)
+def _outcome(status: int) -> Outcome:
+    if not status:
+        return Outcome.SURVIVED
+    out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
+    return Outcome.TIMED_OUT if out_of_time else Outcome.NOTICED
 
 
-class _Plugin:
-    """Quick tests first, and failures as they are found: shrinking them would tell nobody anything."""
+def _forked(work: Callable[[], int]) -> int:
+    """A process group of its own; what is imported here need not be imported there."""
+    process = os.fork()
+    if process:
+        return process
+    code = _UNFIT
+    try:
+        os.setpgid(0, 0)
+        os.chdir(REPOSITORY)
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        os.dup2(silence, 2)
+        # The parent has imported some of it; the tests must meet the changed module.
+        for name in [name for name in sys.modules if name.partition(".")[0] == "tangram"]:
+            del sys.modules[name]
+        code = work()
+    finally:
+        os._exit(code)
 
-    def __init__(self, order: Mapping[str, float], durations: Path | None) -> None:
-        self._order = order
-        self._file = durations
-        self._durations: dict[str, float] = {}
+
+def _unchanged(paths: Sequence[str], seconds: Path, lines: Path) -> int:
+    """All tests as they are; keeps the CPU time of each, and which lines it executes."""
+    coverage = Coverage(data_file=str(lines), config_file=False, source=[str(REPOSITORY / "driver")])
+    coverage.start()
+    observer = _Observer(coverage)
+    code = _pytest(paths, observer)
+    coverage.stop()
+    coverage.save()
+    seconds.write_text(json.dumps(observer.seconds))
+    return code
+
+
+def _changed(
+    change: Change, paths: Sequence[str], tests: Mapping[str, float], known: Collection[str], limit_s: int
+) -> int:
+    """Some tests on a changed module. The limit is of CPU time: how busy the machine is matters not."""
+    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    sys.meta_path.insert(0, _Finder(change))
+    return _pytest(paths, _Selection(tests, known))
+
+
+def _pytest(paths: Sequence[str], plugin: object) -> int:
+    options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    return int(pytest.main([*options, *paths], plugins=[plugin, _Hypothesis()]))
+
+
+class _Hypothesis:
+    """Failures as they are found: shrinking them would tell nobody anything."""
 
     def pytest_sessionstart(self) -> None:
         phases = (hypothesis.Phase.explicit, hypothesis.Phase.generate)
         hypothesis.settings.register_profile("mutants", deadline=None, database=None, phases=phases)
         hypothesis.settings.load_profile("mutants")
 
+
+class _Observer:
+    def __init__(self, coverage: Coverage) -> None:
+        self._coverage = coverage
+        self.seconds: dict[str, float] = {}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._coverage.switch_context(item.nodeid)
+        started_s = time.process_time()
+        result = yield
+        self.seconds[item.nodeid] = time.process_time() - started_s
+        return result
+
+
+class _Selection:
+    """Tests in this order. A change may give tests other names: those count."""
+
+    def __init__(self, tests: Mapping[str, float], known: Collection[str]) -> None:
+        self._order = {test: position for position, test in enumerate(tests)}
+        self._known = known
+
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        items.sort(key=lambda item: self._order.get(item.nodeid, 0.0))
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self._durations[report.nodeid] = self._durations.get(report.nodeid, 0.0) + report.duration
-
-    def pytest_sessionfinish(self) -> None:
-        if self._file is not None:
-            self._file.write_text(json.dumps(self._durations))
-
-
-def _test(paths: Sequence[Path], change: Change | None, plugin: _Plugin) -> int:
-    silence = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(silence, 1)
-    os.dup2(silence, 2)
-    os.chdir(REPOSITORY)
-    # The parent has imported some of it; the tests must meet the changed module.
-    for name in [name for name in sys.modules if name.partition(".")[0] == "tangram"]:
-        del sys.modules[name]
-    if change is not None:
-        sys.meta_path.insert(0, _Finder(change))
-    options = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
-    return int(pytest.main([*options, *map(str, paths)], plugins=[plugin]))
+        chosen = [item for item in items if item.nodeid in self._order or item.nodeid not in self._known]
+        items[:] = sorted(chosen, key=lambda item: self._order.get(item.nodeid, -1))
 
 
 class _Finder(MetaPathFinder):

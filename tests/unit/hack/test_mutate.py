@@ -1,6 +1,10 @@
-"""Mutation testing: what is changed, and that each change is one."""
+"""Mutation testing: what is changed, that each change is one, and what the tests make of it."""
 
 import ast
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -74,7 +78,116 @@ def test_a_sample_is_the_same_for_the_same_seed() -> None:
 
 def test_a_change_says_where_it_is() -> None:
     path = REPOSITORY / "driver" / "tangram" / "cel" / "lexer.py"
-    (first, *_) = mutants("x = 1")
+    (first, *_) = mutants("class A:\n    def b():\n        x = 1")
     change = Change(path, first)
     assert change.module == "tangram.cel.lexer"
-    assert f"{change}" == "cel/lexer.py:1: 1 → 2"
+    assert f"{change}" == "cel/lexer.py A.b: 1 → 2"
+
+
+_NESTED = """\
+LIMIT = 5
+
+def small(
+    number=7,
+):
+    if (
+        number
+        < LIMIT
+    ):
+        return [
+            other for other in range(number)
+            if other
+        ]
+"""
+
+
+def test_a_change_knows_the_lines_of_its_statement() -> None:
+    found = {mutant.before: (mutant.function, mutant.line, mutant.lines) for mutant in mutants(_NESTED)}
+    condition = frozenset({6, 7, 8, 9})
+    result = frozenset({10, 11, 12, 13})
+    assert found == {
+        "5": ("", 1, {1}),
+        "7": ("small", 4, {3, 4, 5}),
+        "if number < LIMIT:": ("small", 6, condition),
+        "number < LIMIT": ("small", 7, condition),
+        "return [other for other in range(number) if other]": ("small", 10, result),
+        "for other in range(number) if other": ("small", 12, result),
+    }
+
+
+_TINY = """\
+LIMIT = 3
+
+def below(number):
+    return number < LIMIT
+
+def least(result, number):
+    return number if result is None else min(result, number)
+
+def emptied(waits):
+    while waits:
+        waits.pop()
+    return len(waits)
+
+def forgotten():
+    return LIMIT + 1
+"""
+_TINY_TESTS = """\
+from tangram.tiny.sums import below, emptied, least
+
+def test_below():
+    assert below(2)
+    assert not below(3)
+
+def test_least():
+    assert least(None, 2) == 2
+    assert least(2, 1) == 1
+
+def test_emptied():
+    assert emptied([1, 2]) == 0
+"""
+
+
+_TRY = """\
+import pathlib, sys
+from devtools import mutation
+
+mutation.REPOSITORY = pathlib.Path(sys.argv[1])
+mutation._LEAST_S = 1
+mutation.SUITES["tiny"] = [mutation.REPOSITORY / "tests"]
+changes = mutation.sample("tiny", module="", size=20, seed=1)
+for trial in mutation.Suite("tiny").trials(changes, jobs=2):
+    print(f"{trial.change.mutant.before}: {trial.outcome}")
+"""
+
+
+def test_what_the_tests_make_of_a_change(tmp_path: Path) -> None:
+    package = tmp_path / "driver" / "tangram" / "tiny"
+    package.mkdir(parents=True)
+    (package.parent / "__init__.py").touch()
+    (package / "__init__.py").touch()
+    (package / "sums.py").write_text(_TINY)
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "test_sums.py").write_text(_TINY_TESTS)
+    (tmp_path / "pytest.ini").write_text("[pytest]\npythonpath = driver\n")
+    # A process of its own: it forks, and runs pytest.
+    done = subprocess.run(
+        [sys.executable, "-c", _TRY, str(tmp_path)],
+        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert sorted(done.stdout.splitlines()) == [
+        "1: survived",
+        "3: noticed",
+        "LIMIT + 1: survived",
+        "number < LIMIT: noticed",
+        "number if result is None else min(result, number): noticed",
+        "result is None: noticed",
+        "return LIMIT + 1: survived",
+        "return len(waits): noticed",
+        "return number < LIMIT: noticed",
+        "return number if result is None else min(result, number): noticed",
+        "waits.pop(): timed out",
+    ]
