@@ -22,6 +22,7 @@ from tangram.base.serving import HttpServer
 from tangram.hardware.backend import Backend
 from tangram.hardware.events import EventWatch
 from tangram.hardware.mps.directory import MpsDirectory, mps_root
+from tangram.hardware.mps.processes import read_boot_id
 from tangram.hardware.workers import Workers
 from tangram.kube.client import Client
 from tangram.kube.events import EventRecorder
@@ -52,7 +53,6 @@ from tangram.node.transaction import Hardware
 
 _log = get_logger("node")
 
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _SHM = Path("/dev/shm")  # noqa: S108 - the host's, which MPS daemons and their clients share
 _FIRST_LOOK_S = 5.0
 _FLUSH_S = 0.2
@@ -100,7 +100,7 @@ class NodePlugin:
         self._store = HeldStore(directory / "claims")
         self._locks = Locks(directory / "locks", clock=clock)
         self._cdi = CdiFiles(Path(settings.cdi_root))
-        boot_id = boot_id or _BOOT_ID.read_text().strip()
+        boot_id = boot_id or read_boot_id()
         self._notes = GpuNotes(directory / "gpus", boot_id=boot_id)
         self._workers = Workers(backend, clock=clock)
         self._discovery = Discovery(
@@ -121,7 +121,7 @@ class NodePlugin:
             mps_failing=lambda: self._mps_watch.failing,
         )
         self._drains = DrainWatch(
-            DrainStore(directory / DIRECTORY), changed=self._discovery.told_otherwise, clock=clock
+            DrainStore(directory / DIRECTORY), changed=self._drains_changed, clock=clock
         )
         self._xids = EventWatch(
             self._workers,
@@ -219,6 +219,8 @@ class NodePlugin:
             waiting.append("registration with the kubelet")
         if self._discovery.problem:
             waiting.append(f"the GPUs: {self._discovery.problem}")
+        if not self._drains.known:
+            waiting.append(f"the drains to be readable: {self._drains.problem}")
         if not self._publisher.published:
             waiting.append("its ResourceSlices to be published")
         return waiting
@@ -229,6 +231,7 @@ class NodePlugin:
         await asyncio.to_thread(self._locks.create)
         await asyncio.to_thread(self._notes.create)
         await self._drains.look()
+        await self._mps_watch.look()
         collector = NodeCollector(
             node_name=self._settings.node_name, store=self._store, inventory=self._inventory
         )
@@ -310,8 +313,12 @@ class NodePlugin:
         self._publish(inventory)
         self.reconciler.ask()
 
+    def _drains_changed(self) -> None:
+        self._discovery.told_otherwise()
+        self._publish_again()
+
     def _publish(self, inventory: Inventory) -> None:
-        if self._one_slice is None:
+        if self._one_slice is None or not self._drains.known:
             return
         self._publisher.publish(
             pools(

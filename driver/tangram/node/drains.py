@@ -107,13 +107,18 @@ def _read(path: Path) -> Drain:
 
 
 class DrainWatch:
-    """What is drained, as seen last; `changed` is called when that is another."""
+    """What is drained, as seen last; `changed` is called when that is another, or known at last.
+
+    Until it is `known` once, no GPU may be offered: any could be drained.
+    """
 
     def __init__(self, store: DrainStore, *, changed: Callable[[], None], clock: Clock) -> None:
         self._store = store
         self._changed = changed
         self._clock = clock
-        self._problem = ""
+        self.known = False
+        self.problem = ""
+        """Why the drains cannot be read now; empty if they can."""
         self.drained: Mapping[GpuUuid, str] = MappingProxyType({})
         """The GPUs, with the drain in words; not necessarily on this node."""
 
@@ -122,13 +127,14 @@ class DrainWatch:
         try:
             found = await asyncio.to_thread(self._store.load)
         except StateError as error:
-            if self._problem != error.cause:
+            if self.problem != error.cause:
                 _log.error("drains_unreadable", error=error.cause, next_step=error.next_step)
-            self._problem = error.cause
+            self.problem = error.cause
             return
-        self._problem = ""
+        self.problem = ""
         drained = {uuid: drain.text for uuid, drain in found.items()}
-        if drained != self.drained:
+        if drained != self.drained or not self.known:
+            self.known = True
             self.drained = MappingProxyType(drained)
             self._changed()
 

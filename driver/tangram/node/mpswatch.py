@@ -8,7 +8,7 @@ from tangram.base.clock import Clock
 from tangram.base.errors import TangramError
 from tangram.base.logs import get_logger
 from tangram.hardware.mps.directory import MpsDirectory
-from tangram.hardware.mps.values import MpsIncident
+from tangram.hardware.mps.values import MpsIncident, MpsStatus
 from tangram.model.gpu import GpuUuid
 from tangram.node.held import HeldClaim
 
@@ -18,6 +18,11 @@ RECENT = timedelta(minutes=5)
 """What happened so long before this process's first look is told: better twice than never."""
 
 _log = get_logger("node")
+
+
+def failing_daemons(statuses: Mapping[GpuUuid, MpsStatus]) -> dict[GpuUuid, str]:
+    """Whose MPS daemon serves nobody, in words."""
+    return {gpu: status.cause for gpu, status in statuses.items() if status.state == "failing"}
 
 
 class MpsWatch:
@@ -43,28 +48,35 @@ class MpsWatch:
         self.failing: Mapping[GpuUuid, str] = {}
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. The first look is the caller's: before anything is published."""
         while True:
-            try:
-                before = self.failing
-                for held, incident in await asyncio.to_thread(self.look):
-                    self._tell(held, incident)
-                if self.failing != before:
-                    self._changed()
-            except TangramError as error:
-                _log.warning("mps_statuses_unreadable", error=str(error))
             await self._clock.sleep(LOOK_S)
+            await self.look()
 
-    def look(self) -> list[tuple[HeldClaim, MpsIncident]]:
+    async def look(self) -> None:
+        """Once. What cannot be read is as it was."""
+        before = self.failing
+        try:
+            happened = await asyncio.to_thread(self._look)
+        except TangramError as error:
+            _log.warning("mps_statuses_unreadable", error=str(error))
+            return
+        for held, incident in happened:
+            self._tell(held, incident)
+        if self.failing != before:
+            self._changed()
+
+    def _look(self) -> list[tuple[HeldClaim, MpsIncident]]:
         """What has happened since the last look, or shortly before the first one. Raises StateError."""
         failed: dict[str, MpsIncident] = {}
         statuses = self._directory.statuses()
-        self.failing = {
-            gpu: status.cause if status.state == "failing" else self.failing[gpu]
+        # Tried again is not well again.
+        again = {
+            gpu: self.failing[gpu]
             for gpu, status in statuses.items()
-            # Tried again is not well again.
-            if status.state == "failing" or (status.state == "starting" and gpu in self.failing)
+            if status.state == "starting" and gpu in self.failing
         }
+        self.failing = {**failing_daemons(statuses), **again}
         for gpu, status in statuses.items():
             known, self._known[gpu] = self._known.get(gpu), status.incidents
             if status.incident is None:

@@ -16,10 +16,12 @@ import aiohttp
 import msgspec
 
 from tangram import DRIVER_NAME, __version__
-from tangram.base.clock import Clock, within
+from tangram.base.clock import Clock, SystemClock, within
 from tangram.base.errors import NotFoundError, StateError, TangramError, UnreachableError
 from tangram.base.serving import parse_address
 from tangram.hardware.cdi import CdiEdits
+from tangram.hardware.mps.directory import MpsDirectory, mps_root
+from tangram.hardware.mps.processes import read_boot_id
 from tangram.hardware.workers import Workers
 from tangram.kube.client import Client
 from tangram.kube.decoding import decode
@@ -29,9 +31,11 @@ from tangram.model.devices import DRAINED_TAINT
 from tangram.model.gpu import GpuUuid
 from tangram.node.discovery import Discovery
 from tangram.node.drains import DIRECTORY, Drain, DrainStore
-from tangram.node.held import Contents, HeldClaim
+from tangram.node.gpunotes import GpuNotes
+from tangram.node.held import Contents, HeldClaim, MigStep
 from tangram.node.heldstore import HeldStore
 from tangram.node.inventory import Inventory
+from tangram.node.mpswatch import failing_daemons
 from tangram.node.settings import NodeSettings
 
 API_DEADLINE_S = 5.0
@@ -71,11 +75,15 @@ class Gpus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Files:
-    """What is on disk. `set_aside` are held files that could not be used, under their new names."""
+    """What is on disk. `set_aside` are held files that could not be used, under their new names; `owed` MIG
+    instances of claims that have ended, `mps_failing` GPUs whose MPS daemon serves nobody, in words.
+    """
 
     held: Contents = field(default_factory=Contents)
     set_aside: tuple[str, ...] = ()
     drains: Mapping[GpuUuid, Drain] = field(default_factory=dict)
+    owed: tuple[MigStep, ...] = ()
+    mps_failing: Mapping[GpuUuid, str] = field(default_factory=dict)
     problems: tuple[TangramError, ...] = ()
 
 
@@ -112,7 +120,8 @@ def drain_store(settings: NodeSettings) -> DrainStore:
 
 
 def look_at_files(settings: NodeSettings) -> Files:
-    """Held files and drains. Blocking. StateError where this process may not even look for them."""
+    """Held files, notes of GPUs, drains, and what is said of MPS daemons. Blocking. StateError where this
+    process may not even look for them."""
     directory = plugin_directory(settings)
     problems: list[TangramError] = []
 
@@ -139,10 +148,15 @@ def look_at_files(settings: NodeSettings) -> Files:
             next_step="look at the right node, and with its kubelet directory (--kubelet-dir)",
         )
         return Files(problems=(problem,))
+    boot_id = read_boot_id()
+    # The clock is for those who wait.
+    mps = MpsDirectory(mps_root(settings.kubelet_dir), clock=SystemClock(), boot_id=boot_id)
     return Files(
         held=read(HeldStore(claims).load, Contents()),
         set_aside=tuple(sorted(map(str, claims.glob("*.set-aside-*")))),
         drains=read(drain_store(settings).load, {}),
+        owed=read(GpuNotes(directory / "gpus", boot_id=boot_id).instances, ()),
+        mps_failing=read(lambda: failing_daemons(mps.statuses()), {}),
         problems=tuple(problems),
     )
 
@@ -196,6 +210,8 @@ async def look_at_gpus(settings: NodeSettings, files: Files, *, workers: Workers
         rescan_interval_s=settings.rescan_interval_s,
         policy=settings.policy,
         drained=lambda: {uuid: drain.text for uuid, drain in files.drains.items()},
+        owed=lambda: files.owed,
+        mps_failing=lambda: files.mps_failing,
     )
     await discovery.look()
     return Gpus(inventory=discovery.inventory, problem=discovery.problem)

@@ -163,8 +163,13 @@ def _state(uuid: GpuUuid, gpu: Gpu | None, sight: Sight) -> tuple[GpuState, str]
         return "unhealthy", "the plugin publishes it as unhealthy: its log says why (gpu_xid, gpus_changed)"
     if drained:
         return "drained", "still published as healthy" if published == "healthy" else ""
-    if warning := inventory.warnings.get(uuid):
-        return "warning", warning
+    mps = inventory.mps_failing.get(uuid) if "mps" in inventory.policy.kinds else None
+    warnings = [
+        inventory.warnings.get(uuid, ""),
+        f"no shares by MPS: {mps}" if mps else "",
+    ]
+    if any(warnings):
+        return "warning", "; ".join(filter(None, warnings))
     return "healthy", ""
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.node.conftest import NODE, RunningPlugin, World
+from tests.integration.node.conftest import NODE, RunningPlugin, World, until
 
 from tangram.kube.resources import RESOURCE_SLICES
 from tangram.model.gpu import GpuUuid
+from tangram.node.drains import DIRECTORY
+from tangram.node.sight import plugin_directory
 
 DRIVER = Path(__file__).parents[3] / "driver"
 TAINT = "gpu.resource.admin/drained"
@@ -121,6 +123,23 @@ async def test_the_life_of_a_drain(operator: Operator) -> None:
         assert await world.prepared(late)
         code, out, _ = await operator.run("drain-gpu", uuid, "--undo")
         assert (code, out.splitlines()[0]) == (0, f"GPU {uuid} was not drained")
+
+
+async def test_while_the_drains_cannot_be_read_no_gpu_is_offered(world: World) -> None:
+    """Any could be drained. Pods end and start all the same."""
+    in_its_place = plugin_directory(world.settings()) / DIRECTORY
+    in_its_place.parent.mkdir(parents=True)
+    in_its_place.write_text("")
+    async with world.run() as running:
+        waits = f"the drains to be readable: {in_its_place} cannot be read: Not a directory"
+        await until(lambda: running.plugin.waiting_for() == [waits, "its ResourceSlices to be published"])
+        assert world.slices() == []
+        in_its_place.unlink()
+        names = await world.until_published()
+        await running.until_ready()
+        in_its_place.write_text("")  # what is known stays known
+        await world.prepared(world.claim("c", names[:1]))
+        assert running.plugin.waiting_for() == []
 
 
 async def test_the_plugin_dies_and_the_drain_waits_for_the_next(operator: Operator) -> None:

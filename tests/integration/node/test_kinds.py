@@ -20,8 +20,13 @@ from tangram.hardware.mps.directory import MpsDirectory, mps_root
 from tangram.hardware.mps.processes import read_boot_id
 from tangram.hardware.mps.values import directory_name
 from tangram.hardware.simulated import SimulatedBackend
-from tangram.kube.resources import EVENTS
+from tangram.hardware.workers import Workers
+from tangram.kube.resources import EVENTS, RESOURCE_SLICES
 from tangram.model.gpu import GpuUuid
+from tangram.model.mig import MigPlacement
+from tangram.node.gpunotes import GpuNotes
+from tangram.node.held import MigStep
+from tangram.node.sight import look_at_files, look_at_gpus, plugin_directory
 
 DRIVER = Path(__file__).parents[3] / "driver"
 ALL = "gpu,mps,timeslice,mig"
@@ -106,6 +111,32 @@ async def test_mig_devices_come_and_go(world: World) -> None:
         await world.prepared(failing)
         await world.unprepare(failing)
         assert world.state() == set()
+
+
+async def test_what_an_ended_claim_has_left_is_not_foreign(world: World) -> None:
+    """Also to `tangram node status` and `doctor`, beside the plugin."""
+    in_mig_mode(world)
+    settings = world.settings(kinds="mig")
+    uuid = uuid_of(world, 0)
+    notes = GpuNotes(plugin_directory(settings) / "gpus", boot_id=read_boot_id())
+    notes.create()
+    number = world.hardware.create_gpu_instance(uuid, profile_id=9, placement=MigPlacement(0, 4))
+    made = world.hardware.create_compute_instance(uuid, gpu_instance_id=number)
+
+    async def foreign() -> Any:
+        workers = Workers(world.hardware, clock=SystemClock())
+        files = look_at_files(settings)
+        gpus = await look_at_gpus(settings, files, workers=workers, clock=SystemClock())
+        assert gpus.inventory is not None
+        return gpus.inventory.foreign
+
+    assert list(await foreign()) == [uuid]
+    step = MigStep(
+        device="d", uuid=uuid, profile_id=9, start=0, size=4, gpu_instance_id=number,
+        compute_instance_id=made.compute_instance_id, mig_uuid=made.uuid,
+    )  # fmt: skip
+    notes.owe_instance(step)
+    assert await foreign() == {}
 
 
 async def test_an_administrators_instance_is_published_and_left_alone(world: World) -> None:
@@ -211,6 +242,12 @@ async def test_p41_a_share_is_unhealthy_while_its_daemon_serves_nobody(
         await until(
             lambda: "does not start" in world.status(claim)[0]["conditions"][0]["message"], timeout_s=60
         )
+        assert list(look_at_files(world.settings(kinds=ALL)).mps_failing) == [gpu]
+    for item in world.slices():
+        world.server.delete(RESOURCE_SLICES, name=item["metadata"]["name"])
+    async with world.run(kinds=ALL):
+        await world.until_published(8 * 3)
+        assert ill() == {shared}  # from the first
         faults.unlink()
         await until(lambda: ill() == set() and ready() == "True", timeout_s=90)
         await world.unprepare(claim)

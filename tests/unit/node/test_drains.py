@@ -150,14 +150,17 @@ class TestWatch:
 
     async def test_each_change_is_told_once(self, store: DrainStore) -> None:
         watch, told, _ = self.watch(store)
+        known = [watch.known]
         await watch.look()
-        assert told == []
+        known.append(watch.known)
+        assert known == [False, True]
+        assert told == [{}]  # that there are none is news, too
         store.add(GPU, DRAIN)
         await watch.look()
         await watch.look()
         store.remove(GPU)
         await watch.look()
-        assert told == [{GPU: DRAIN.text}, {}]
+        assert told == [{}, {GPU: DRAIN.text}, {}]
 
     async def test_what_cannot_be_read_is_as_it_was(self, store: DrainStore, tmp_path: Path) -> None:
         watch, told, _ = self.watch(store)
@@ -168,6 +171,8 @@ class TestWatch:
         directory.write_text("")
         await watch.look()
         assert watch.drained == {GPU: DRAIN.text}
+        assert watch.known
+        assert "cannot be read" in watch.problem
         directory.unlink()
         await watch.look()
         assert told == [{GPU: DRAIN.text}, {}]

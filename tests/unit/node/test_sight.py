@@ -21,7 +21,7 @@ from tangram.model.gpu import GpuUuid
 from tangram.node import sight
 from tangram.node.drains import Drain
 from tangram.node.held import Contents, HeldClaim, HeldDevice
-from tangram.node.inventory import Inventory
+from tangram.node.inventory import Inventory, Policy
 from tangram.node.settings import NodeSettings
 from tangram.node.sight import Api, Files, Gpus, Plugin, Published, Sight
 from tangram.node.status import GpuStatus, known_gpus, node_status
@@ -250,6 +250,13 @@ class TestStatus:
         assert self.gpu(seen, SECOND).state == "warning"
         assert not self.is_well(seen)
         assert self.is_well(self.seen(warnings={SECOND: "slow"}))
+
+    def test_an_mps_daemon_that_serves_nobody(self) -> None:
+        failing = {FIRST: "the MPS daemon died"}
+        seen = self.seen(mps_failing=failing, warnings={FIRST: "slow"}, policy=Policy(kinds=("gpu", "mps")))
+        assert self.gpu(seen).state == "warning"
+        assert self.gpu(seen).cause == "slow; no shares by MPS: the MPS daemon died"
+        assert self.gpu(self.seen(mps_failing=failing)).state == "healthy"  # where none is offered
 
     def test_what_only_the_plugin_has_heard(self) -> None:
         published: dict[GpuUuid, Published] = {FIRST: "unhealthy"}
