@@ -57,8 +57,9 @@ def _of(cluster: Cluster) -> _Published:
         found = _published[cluster] = {
             device.id: is_made(device.wire)
             for slices in cluster.by_pool.values()
+            for newest in (max(each.generation for each in slices),)
             for item in slices
-            if item.generation == max(each.generation for each in slices)
+            if item.generation == newest
             for device in item.devices
             if device.id.driver == DRIVER_NAME
         }
