@@ -232,7 +232,7 @@ def _reasons(outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> list[st
     for node, why in refused.items():
         by_text.setdefault(why, []).append(node)
     for outcome in outcomes:
-        text = outcome.node_error or outcome.reasons.summary
+        text = outcome.reasons.summary or outcome.node_error
         by_text.setdefault(text, []).append(outcome.node)
     if len(outcomes) + len(refused) == 1:
         return list(by_text)

@@ -60,6 +60,7 @@ class Ledger:
         self._accounts: dict[Hashable, _Account] = {}
         self._groups: dict[tuple[Hashable, str], frozenset[str] | None] = {}
         self._seeded: set[Hashable] = set()
+        self._users: dict[Hashable, dict[str, list[str]]] = {}
         self._admin_blocks = self._features.has(Fault.ADMIN_ACCESS_BLOCKS)
         self._by_slice = self._features.has(Fault.COUNTERS_PER_SLICE)
         self._by_name = self._features.has(Fault.COUNTERS_BY_POOL_NAME)
@@ -179,6 +180,24 @@ class Ledger:
                             if (consumption.counter_set, counter) in rest:
                                 rest[consumption.counter_set, counter] -= amount
         return rest
+
+    def users(self, position: int, counter_set: str) -> list[str]:
+        """The claims that had devices which draw on a counter set of the device before this decision."""
+        place = self._view.places[position]
+        key = self.account_key(place)
+        if key not in self._users:
+            by_set: dict[str, dict[str, None]] = {}
+            for item in (*place.pool.slices, *place.pool.others):
+                for device in item.devices:
+                    for consumption in device.consumes if self.is_allocated(device.id) else ():
+                        by_set.setdefault(consumption.counter_set, {}).update(self._claims(device.id))
+            self._users[key] = {name: sorted(claims) for name, claims in by_set.items()}
+        return self._users[key].get(counter_set, [])
+
+    def _claims(self, device: DeviceId) -> dict[str, None]:
+        shares = self._allocated.shared.get(device)
+        names = [self._allocated.held.get(device, ""), *(shares.holders if shares else ())]
+        return dict.fromkeys(name for name in names if name)
 
     def is_allocated(self, device: DeviceId) -> bool:
         """True if somebody had the device, or a share of it, before this decision."""

@@ -13,6 +13,7 @@ from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
 from tangram.allocation.structured.judge import Judge
+from tangram.allocation.structured.ledger import Lack
 from tangram.allocation.structured.links import LinkedSets
 from tangram.allocation.structured.outcome import Code, FatalError, Reasons, Refusal, Shortage
 from tangram.allocation.structured.requests import Alternative, Request
@@ -88,10 +89,12 @@ class _Look:
             self.line, self.cause = _disagreement(alternative, self.usable, taker)
 
     def _found(self, but: str) -> str:
-        counts = Counter(_group(refusal) for refusal in self.refused.values())
+        groups: dict[str, list[Refused]] = {}
+        for refusal in self.refused.values():
+            groups.setdefault(_group(refusal), []).append(refusal)
         total = len(self.refused) + len(self.usable)
-        ranked = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-        parts = ", ".join(f"{count} {text}" for text, count in ranked)
+        ranked = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
+        parts = ", ".join(f"{len(mine)} {_closer(words, mine)}" for words, mine in ranked)
         if not total:
             return f"no devices on this node{but}"
         found = f"of {total} {_devices(total)} {len(self.usable)} can be used{but}"
@@ -176,7 +179,21 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
                 taker.put_back()
     except (FatalError, TooDear) as error:
         return Refused(Code.SELECTOR, str(error) or "was not looked at: selectors cost too much")
+    if refusal is not None and isinstance(refusal.what, Lack):
+        return Refused(refusal.code, _after(refusal.what, position, taker))
     return refusal
+
+
+def _after(lack: Lack, position: int, taker: Taker) -> str:
+    """A counter that has too little left, with the claims that have the rest."""
+    users = taker.ledger.users(position, lack.counter_set)
+    claims = f"claim{'s' if len(users) > 1 else ''} {', '.join(users[:_MOST_USERS])}"
+    if len(users) > _MOST_USERS:
+        claims += f" and {len(users) - _MOST_USERS} more"
+    place = taker.view.places[position]
+    if users and place.slice is not None and lack.counter_set in dict(place.slice.derived_sets):
+        return f"{_ON_HARDWARE} {claims} {'have' if len(users) > 1 else 'has'}"
+    return f"{lack} after {claims}" if users else str(lack)
 
 
 def _wanted(alternative: Alternative) -> str:
@@ -266,7 +283,25 @@ def _conflicts(requests: Sequence[Request], taker: Taker) -> Iterator[str]:
 
 def _group(refusal: Refused) -> str:
     """Refusals of one kind in the same words."""
-    return _WORDS.get(refusal.code) or refusal.text
+    text = refusal.text
+    if refusal.code is Code.COUNTER and text.startswith(_ON_HARDWARE):
+        return "on hardware that other claims have"
+    if refusal.code is Code.SELECTOR:
+        return refusal.short or "not selected"
+    return _WORDS.get(refusal.code) or text.removeprefix("is ")
+
+
+def _closer(words: str, refusals: Sequence[Refused]) -> str:
+    """The words for these refusals, and closer ones if all say the same."""
+    code, text = refusals[0].code, refusals[0].text
+    if code not in _CLOSER or any(refusal.text != text for refusal in refusals[1:]):
+        return words
+    if code is Code.HELD or text.startswith(_ON_HARDWARE):
+        return text.removeprefix("is ")
+    if code is Code.SELECTOR and refusals[0].short:
+        _, bracket, values = text.rpartition(" (")
+        return f"{words}{bracket}{values}" if bracket else words
+    return f"{words} ({text})"
 
 
 def _short(refusal: Refused, request: str) -> str:
@@ -288,13 +323,17 @@ _COUNTED = {
 }
 _WORDS = {
     Code.CLASS: "not of the device class",
-    Code.SELECTOR: "not selected",
     Code.CAPACITY: "without enough capacity",
     Code.COUNTER: "without enough counters",
     Code.HELD: "held by other claims",
     Code.NODE: "not reachable from the node",
     Code.COMPATIBILITY: "not compatible with allocated ones",
+    Code.FEATURE: "unusable",
 }
+_CLOSER = frozenset({Code.SELECTOR, Code.HELD, Code.CAPACITY, Code.COUNTER, Code.FEATURE})
+"""Of which the words leave out something."""
+_ON_HARDWARE = "is on hardware that"
+_MOST_USERS = 3
 
 
 def _pools(view: View) -> Iterator[str]:

@@ -169,7 +169,7 @@ def test_gpus_that_do_not_work_are_not_given() -> None:
     assert [r.code for r in outcome.reasons.refusals].count(Code.UNHEALTHY) == 2
     assert outcome.reasons.summary == (
         "request gpu: 4 devices wanted, of 8 devices 5 can be used, but there are no 2 linked sets of 2 "
-        "among those: 2 unhealthy, 1 held by other claims"
+        "among those: 2 unhealthy, 1 held by claim default/old"
     )
 
 
@@ -202,7 +202,7 @@ def test_four_linked_in_a_cube_mesh_with_some_held(policy: Policy) -> None:
     outcome = ask(DGX_1V, wants(nvLinkPeers=4), held=(1, 6), policy=policy)
     assert outcome.reasons.summary == (
         "request gpu: 4 devices wanted, of 8 devices 6 can be used, but no 4 of those are linked (largest "
-        "free linked set: 3): 2 held by other claims"
+        "free linked set: 3): 2 held by claim default/old"
     )
     assert not outcome.exhausted
 

@@ -59,9 +59,41 @@ def test_every_refused_device_with_the_term_that_refused_it() -> None:
         "counter": (Code.COUNTER, "counter s/c: 3 needed, 2 left"),
     }
     assert outcome.reasons.summary == (
-        "request r: 1 device wanted, of 6 devices 0 can be used: 1 held by other claims, 1 not of the "
-        "device class, 1 not selected, 1 with the taint k=v:NoExecute, 1 without enough capacity, 1 "
-        "without enough counters"
+        "request r: 1 device wanted, of 6 devices 0 can be used: 1 held by claim ns/other, 1 not of the "
+        f"device class, 1 not selected by {domain}.x == 3 (x is 1), 1 with the taint k=v:NoExecute, "
+        "1 without enough capacity (capacity m: 4 needed, 1 there), "
+        "1 without enough counters (counter s/c: 3 needed, 2 left)"
+    )
+
+
+def test_what_differs_between_devices_is_left_to_each_of_them() -> None:
+    domain = f'device.attributes["{DRIVER}"]'
+    numbered = [device(str(n), attributes={"n": n}) for n in range(3)]
+    held_twice = [held("0", name="x"), held("1", name="y")]
+    outcome = solve([slice_(*numbered)], [*held_twice, claim(request(count=2, when=f"{domain}.n < 2"))])
+    assert outcome.reasons.summary == (
+        "request r: 2 devices wanted, of 3 devices 0 can be used: 2 held by other claims, "
+        f"1 not selected by {domain}.n < 2 (n is 2)"
+    )
+    outcome = solve([slice_(*numbered)], [claim(request(when=f"{domain}.n > 2"))])
+    assert outcome.reasons.summary == (
+        f"request r: 1 device wanted, of 3 devices 0 can be used: 3 not selected by {domain}.n > 2"
+    )
+
+
+def test_a_counter_tells_who_has_the_rest() -> None:
+    one = {"s": {"c": 1}}
+    items = [device(name, counters=one) for name in ("a", "b", "c")]
+    slices = [slice_(name="sets", count=2, sets={"s": {"c": 2}}), slice_(*items, name="s2", count=2)]
+    outcome = solve(slices, [held("a", name="x"), held("b", name="y"), claim(request())])
+    assert why(outcome)["c"] == (Code.COUNTER, "counter s/c: 1 needed, 0 left after claims ns/x, ns/y")
+    several = [
+        slices[0],
+        slice_(*items, *(device(f"o{n}", counters=one) for n in range(9)), name="s2", count=2),
+    ]
+    users = [held(f"o{n}", name=f"h{n}") for n in range(9)]
+    assert why(solve(several, [*users, claim(request())]))["c"][1] == (
+        "counter s/c: 1 needed, -7 left after claims ns/h0, ns/h1, ns/h2 and 6 more"
     )
 
 
@@ -114,7 +146,7 @@ def test_all_alternatives_and_broken_pools_are_named() -> None:
 def test_all_says_how_many_were_wanted() -> None:
     outcome = solve([slice_("a", "b")], [held("a"), claim(request(allocationMode="All"))])
     assert outcome.reasons.summary == (
-        "request r: all matching devices wanted, of 2 devices 1 can be used: 1 held by other claims"
+        "request r: all matching devices wanted, of 2 devices 1 can be used: 1 held by claim ns/old"
     )
     nothing = solve([], [claim(request(allocationMode="All"))])
     assert nothing.reasons.summary == "request r: all matching devices wanted, no devices on this node"
