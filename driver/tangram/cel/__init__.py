@@ -5,6 +5,7 @@ variable `device`, an unknown domain is an empty map, an unknown id an error, `h
 is in docs/differences.md.
 """
 
+from tangram.cel.conjuncts import false_part
 from tangram.cel.derived import Derivation, derivation
 from tangram.cel.device import CelDevice, by_domain
 from tangram.cel.environment import Environment
@@ -21,5 +22,6 @@ __all__ = [
     "compile_expression",
     "compiled",
     "derivation",
+    "false_part",
     "validate_expression",
 ]

@@ -26,9 +26,10 @@ def explain(
     requests: Sequence[Request], claims: Sequence[ResourceClaim], taker: Taker, *, exhausted: bool
 ) -> Reasons:
     """`taker` must have nothing taken."""
+    words = _Words()
     looks = [
         [
-            _Look(alternative, dict(_refused(alternative, taker)), taker)
+            _Look(alternative, words.of(dict(_refused(alternative, taker))), taker)
             for alternative in request.alternatives
         ]
         for request in requests
@@ -59,6 +60,25 @@ def explain(
         refusals=refusals,
         shortage=_shortage(looks, taker, exhausted=exhausted),
     )
+
+
+class _Words:
+    """Refusals put into words, once for all devices that are refused for the same."""
+
+    def __init__(self) -> None:
+        # With what was put into words, so that nothing else gets its id.
+        self._known: dict[int, tuple[Refused, Refused]] = {}
+
+    def of(self, refused: Mapping[int, Refused]) -> dict[int, Refused]:
+        """The same with texts."""
+        return {position: self._said(refusal) for position, refusal in refused.items()}
+
+    def _said(self, refusal: Refused) -> Refused:
+        known = self._known.get(id(refusal))
+        if known is None:
+            said = Refused(refusal.code, refusal.text, refusal.short)
+            known = self._known[id(refusal)] = (refusal, said)
+        return known[1]
 
 
 class _Look:
@@ -298,9 +318,8 @@ def _closer(words: str, refusals: Sequence[Refused]) -> str:
         return words
     if code is Code.HELD or text.startswith(_ON_HARDWARE):
         return text.removeprefix("is ")
-    if code is Code.SELECTOR and refusals[0].short:
-        _, bracket, values = text.rpartition(" (")
-        return f"{words}{bracket}{values}" if bracket else words
+    if code is Code.SELECTOR:
+        return text.replace("does not match: ", "not selected by ", 1)
     return f"{words} ({text})"
 
 

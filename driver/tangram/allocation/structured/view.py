@@ -21,7 +21,7 @@ from tangram.allocation.structured.outcome import Code, FatalError
 from tangram.allocation.structured.parameters import works
 from tangram.allocation.structured.pools import Pool, gather, reaches_device
 from tangram.base.errors import CelError, CelRuntimeError
-from tangram.cel import CelDevice, Program, Reference, compiled
+from tangram.cel import CelDevice, Program, Reference, compiled, false_part
 from tangram.model.devices import DRAINED_TAINT
 from tangram.model.quantity import format_bytes
 from tangram.model.semver import SemVer
@@ -117,9 +117,9 @@ class _Selector(NamedTuple):
     refusing: str
     short: str
 
-    def refusal(self, program: Program, seen: CelDevice) -> Refused:
+    def refusal(self, program: Program, device: Device) -> Refused:
         """The verdict on devices that it does not select."""
-        return Refused(self.code, _Refusal(self.refusing, program.parts, seen), short=self.short)
+        return Refused(self.code, _Refusal(self.refusing, program, device, self.guarded), short=self.short)
 
     def failure(self, text: str) -> Refused:
         """The verdict where it cannot be evaluated."""
@@ -129,22 +129,26 @@ class _Selector(NamedTuple):
 def _selectors(terms: Terms) -> Iterable[_Selector]:
     for index, text in enumerate(terms.class_selectors):
         owner = f"class {terms.class_name}"
-        refusing, short = f"is not of {owner}: {_excerpt(text)}", f"not of device {owner}"
+        refusing, short = f"is not of {owner}", f"not of device {owner}"
         yield _Selector(text, terms.controller, Code.CLASS, f"{owner}: selector #{index}", refusing, short)
     for index, text in enumerate(terms.selectors):
-        refusing, short = f"does not match: {_excerpt(text)}", f"not selected by {_excerpt(text)}"
+        refusing, short = "does not match", f"not selected by {_excerpt(text)}"
         yield _Selector(text, False, Code.SELECTOR, f"selector #{index}", refusing, short)
 
 
 class _Refusal(msgspec.Struct, frozen=True, gc=False):
-    """What a selector says against a device, put into words when somebody reads it."""
+    """What a selector says against a device, put into words when somebody reads it: the term of it that is
+    false, with the values that it reads as they are published."""
 
     refusing: str
-    parts: tuple[Reference, ...]
-    seen: CelDevice
+    program: Program
+    device: Device
+    guarded: bool
 
     def __str__(self) -> str:
-        return f"{self.refusing}{_found(self.parts, self.seen)}"
+        seen = self.device.guarded if self.guarded else self.device.cel
+        term = false_part(self.program, seen)
+        return f"{self.refusing}: {_excerpt(term.text)}{_found(term.parts, self.device.cel)}"
 
 
 class _Known(msgspec.Struct, frozen=True, gc=False):
@@ -226,7 +230,7 @@ class Matches:
                 if isinstance(answer.result, CelRuntimeError):
                     text = f" on device {device.id}: CEL runtime error: {answer.result}"
                     return _Known(selector.failure(text), bill)
-                found = _Known(None if answer.result else selector.refusal(program, seen), bill)
+                found = _Known(None if answer.result else selector.refusal(program, device), bill)
                 self._equal[read] = found
             known = found
             if known.refused is not None:

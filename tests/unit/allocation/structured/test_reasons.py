@@ -112,6 +112,34 @@ def test_the_values_found_are_quoted(attribute: Any, text: str) -> None:
     assert why(outcome)["a"][1].endswith(f"({text})")
 
 
+def test_the_term_that_is_false_is_named_with_what_is_published() -> None:
+    domain = f'device.attributes["{DRIVER}"]'
+    items = [device("a", attributes={"x": 1, "y": 3}), device("b", attributes={"x": 2, "y": 3})]
+    outcome = solve([slice_(*items)], [claim(request(when=f"{domain}.x == 1 && {domain}.y == 2"))])
+    assert why(outcome) == {
+        "a": (Code.SELECTOR, f"does not match: {domain}.y == 2 (y is 3)"),
+        "b": (Code.SELECTOR, f"does not match: {domain}.x == 1 (x is 2)"),
+    }
+
+
+def test_the_guard_of_a_class_is_not_among_what_refuses() -> None:
+    own = 'device.attributes["gpu.resource.admin"]'
+    expression = f'{own}.allocator == "scheduler" && {own}.type == "mig"'
+    guarded = {"metadata": {"name": "g"}, "spec": {"selectors": [{"cel": {"expression": expression}}]}}
+    gpu = device("a", attributes={"allocator": "controller", "type": "gpu", "healthy": True})
+    item = slice_(gpu, driver="gpu.resource.admin")
+    text = {
+        controller: why(solve([item], [claim(request(cls="g"))], classes=[guarded], controller=controller))[
+            "a"
+        ][1]
+        for controller in (True, False)
+    }
+    assert text == {
+        True: f'is not of class g: {own}.type == "mig" (type is gpu)',
+        False: f'is not of class g: {own}.allocator == "scheduler" (allocator is controller)',
+    }
+
+
 def test_capacities_and_drivers_are_quoted() -> None:
     when = f'device.driver == "x" || device.capacity["{DRIVER}"].m.compareTo(quantity("1Ti")) > 0'
     outcome = solve([slice_(device("a", capacity={"m": "8Gi"}))], [claim(request(when=when))])
