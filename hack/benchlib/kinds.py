@@ -1,9 +1,14 @@
-"""Claims of every kind at the node plugin's socket, many at once, and what a reconcile pass costs."""
+"""Claims of every kind at the node plugin's socket: alone, many at once, and beside a GPU that hangs; and what a
+reconcile pass costs.
+"""
 
 import asyncio
+import contextlib
 import re
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
@@ -11,10 +16,15 @@ from benchlib.calls import Caller, quiet, timed
 from benchlib.claims import allocated_claim, delete_claim
 from benchlib.processes import Process
 from benchlib.world import GPUS, NODE, World
+from clusterlib.errors import ClusterError
 from clusterlib.steps import Step
+from tangram.base.errors import TangramError
 from tangram.base.logs import configure_logging
+from tangram.hardware.machines import read_machine
+from tangram.hardware.simulated import SimulatedBackend
 from tangram.kube.client import Client
 from tangram.kubeletplugin.driver import ClaimReference
+from tangram.model.devices import short_id_of, short_ids
 from tangram.node.app import SWITCH_INTERVAL_S, NodePlugin
 from tangram.node.backends import choose_backend
 from tangram.node.settings import NodeSettings
@@ -24,7 +34,7 @@ MACHINE = "h100-sxm5-80gb-x8"
 BURST = 64
 SERIES = (
     "mps_join", "mps_leave", "timeslice", "timeslice_end", "mig", "mig_end",
-    "burst", "burst_all", "burst_unprepare", "reconcile",
+    "mig_beside_hung", "mig_end_beside_hung", "burst", "burst_all", "burst_unprepare", "reconcile",
 )  # fmt: skip
 MIG_PER_GPU = 7
 SETTINGS: dict[str, str | int] = {
@@ -49,9 +59,9 @@ async def measure_kinds(samples: int, bursts: int, passes: int, progress: Step) 
         await mps.during(bench.mps(samples, progress))
         await bench.alone("timeslice", "timeslice_end", world.device_names("timeslice"), samples, progress)
         await bench.burst(bursts, progress)
-        # One place on each GPU, after the others: GPUs that are shared are not switched to MIG.
-        first = [name for name in world.device_names("mig") if name.endswith("-mig-1g10gb-0")]
-        await bench.alone("mig", "mig_end", first, samples, progress)
+        # After the others: GPUs that are shared are not switched to MIG.
+        await bench.alone("mig", "mig_end", bench.first_places(), samples, progress)
+    await _beside_hung(samples, found, progress)
     found["reconcile"] = await _reconcile(passes, progress)
     return found
 
@@ -62,6 +72,18 @@ class _Kinds:
         self._node = node
         self._plugin = plugin
         self._found = found
+
+    def first_places(self) -> list[str]:
+        """One MIG device of each GPU."""
+        return [name for name in self._world.device_names("mig") if name.endswith("-mig-1g10gb-0")]
+
+    async def stuck(self, device: str) -> None:
+        """A claim of a GPU that hangs. When the plugin gives up on the call, the GPU hangs on."""
+        try:
+            await self._plugin.timed_prepare(allocated_claim(self._world, "stuck", device))
+        except TangramError:
+            return
+        raise ClusterError(f"{device} was to hang and does not", next_step="see the plan of faults")
 
     async def alone(self, begin: str, end: str, devices: list[str], samples: int, progress: Step) -> None:
         """One claim at a time, on each device in turn."""
@@ -109,6 +131,31 @@ class _Kinds:
             self._found["burst"] += each_ms
             self._found["burst_all"].append(all_ms)
             self._found["burst_unprepare"] += unprepare_ms
+
+
+async def _beside_hung(samples: int, found: dict[str, list[float]], progress: Step) -> None:
+    """MIG claims on seven GPUs, while a claim on the eighth waits for a call of NVML that does not return."""
+    ids = short_ids(gpu.uuid for gpu in SimulatedBackend.load(MACHINE, node_name=NODE).discover().gpus)
+    uuid, short_id = next(iter(ids.items()))
+    fault = f"faults: [{{call: create_gpu_instance, error: HANG, target: {uuid}, times: always}}]\n"
+    with tempfile.TemporaryDirectory() as directory:
+        file = Path(directory, "machine.yaml")
+        await asyncio.to_thread(file.write_bytes, read_machine(MACHINE) + fault.encode())
+        async with World({**SETTINGS, "simulate": str(file)}) as world:
+            node = await world.start_node()
+            await node.during(world.until_slices())
+            await node.until_event("registered_with_kubelet")
+            bench = _Kinds(world, node, Caller((await world.registered()).channel), found)
+            places = bench.first_places()
+            hung = next(name for name in places if short_id_of(name) == short_id)
+            stuck = asyncio.create_task(bench.stuck(hung))
+            try:
+                others = [name for name in places if name != hung]
+                await bench.alone("mig_beside_hung", "mig_end_beside_hung", others, samples, progress)
+            finally:
+                stuck.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await stuck
 
 
 async def _reconcile(passes: int, progress: Step) -> list[float]:

@@ -32,9 +32,9 @@ In turns with it, as references: the same call with messages of the same size to
 same Python (what the transport costs); the read of a claim from the same API server by a bare HTTP client;
 and writing a file durably, as a prepare does (what the disk costs).
 
-Then, on a machine of all kinds: a claim of each kind alone (by MPS: one that joins a running daemon), a burst
-of 64 claims by time-slicing, and a reconcile pass over 56 MIG claims. Simulated hardware takes no time, so
-that what is measured is Tangram's own.
+Then, on a machine of all kinds: a claim of each kind alone (by MPS: one that joins a running daemon), MIG
+claims while a call of NVML on another GPU hangs, a burst of 64 claims by time-slicing, and a reconcile pass
+over 56 MIG claims. Simulated hardware takes no time, so that what is measured is Tangram's own.
 """
 _EPILOG = """\
 examples:
@@ -64,6 +64,8 @@ _KINDS_LABELS = {
     "timeslice_end": "… unprepare",
     "mig": "**MIG, an instance is made: prepare**",
     "mig_end": "… unprepare, it is destroyed",
+    "mig_beside_hung": "**… beside a GPU whose driver call hangs: prepare**",
+    "mig_end_beside_hung": "… unprepare",
     "burst": f"**{BURST} claims at once by time-slicing: prepare, each**",
     "burst_all": "… until the last is done",
     "burst_unprepare": "… unprepare, each",
