@@ -1,5 +1,5 @@
-"""Claims of every kind at the node plugin's socket: alone, many at once, and beside a GPU that hangs; and what a
-reconcile pass costs.
+"""Claims of every kind at the node plugin's socket: alone, many at once, beside a GPU that hangs; and what
+a reconcile pass costs.
 """
 
 import asyncio
