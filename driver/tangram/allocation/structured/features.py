@@ -206,25 +206,44 @@ def parse_features(text: str) -> Features:
     """The features of a preset (`latest`, `none`, `k8s-1.34` … `k8s-1.37`: that version with the gates that
     are on by default, and its faults), or of a comma list.
 
-    A list of upstream's names means the default engine with exactly these; after a preset, `Name` adds and
-    `-Name` takes away, and `none` takes all away: `k8s-1.36,none,DeviceTaints`. Raises UsageError.
+    A list of upstream's names, fields or feature gates, means the default engine with exactly these; after a
+    preset, `Name` adds and `-Name` takes away, and `none` takes all away: `k8s-1.36,none,DeviceTaints`.
+    Raises UsageError.
     """
     words = [word.strip() for word in text.split(",") if word.strip()]
     if not words:
         raise UsageError("no features given", next_step=_NEXT_STEP)
     preset = _PRESETS.get(words[0])
-    gates = preset.gates if preset else frozenset()
+    names = {gate.value for gate in preset.gates} if preset else set()
+    if preset:  # beta since 1.33, and of no effect alone
+        names.add(_STATUS)
     for word in words[1:] if preset else words:
         if word == "none":
-            gates = frozenset()
+            names.clear()
             continue
         name = word.removeprefix("-").removeprefix("DRA")
-        try:
-            gate = Gate(name)
-        except ValueError:
-            raise UsageError(f"{word!r} is no feature", next_step=_NEXT_STEP) from None
-        gates = gates - {gate} if word.startswith("-") else gates | {gate}
-    return replace(preset or LATEST, name=text, gates=gates)
+        name = _NAMES.get(name, name)
+        if name not in (*Gate, _BINDING, _STATUS):
+            raise UsageError(f"{word!r} is no feature", next_step=_NEXT_STEP)
+        if not word.startswith("-"):
+            names.add(name)
+        elif name in _HALVES:
+            names -= {name, Gate.DEVICE_BINDING_AND_STATUS}
+        else:
+            names.discard(name)
+    gates = {gate for gate in Gate if gate in names}
+    if names >= _HALVES:
+        gates.add(Gate.DEVICE_BINDING_AND_STATUS)
+    return replace(preset or LATEST, name=text, gates=frozenset(gates))
 
 
+_BINDING, _STATUS = "DeviceBinding", "DeviceStatus"
+_HALVES = frozenset({_BINDING, _STATUS})
+"""Both together are DeviceBindingAndStatus: the two fields of 1.34."""
+_NAMES = {
+    "DeviceBindingConditions": _BINDING,
+    "ResourceClaimDeviceStatus": _STATUS,
+    "DeviceCompatibilityGroups": Gate.COMPATIBILITY_GROUPS.value,
+}
+"""Feature gates whose names differ from the fields, without `DRA`."""
 _NEXT_STEP = f"give one of {', '.join(_PRESETS)}, or a comma list of {', '.join(gate.value for gate in Gate)}"
