@@ -10,6 +10,7 @@ engines. Instances that somebody else has made exist already, one beside the oth
 
 from collections import Counter as Counts
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import msgspec
 
@@ -40,33 +41,37 @@ def prepare_excluding(item: ResourceSlice) -> Slice:
     for device in item.spec.devices or ():
         if gpu := _gpu(device):
             by_gpu.setdefault(gpu, []).append(device)
-    needs: dict[str, Mapping[str, Mapping[str, int]]] = {
-        gpu: _consumption(devices)
+    parted = {
+        gpu: _parts(devices)
         for gpu, devices in by_gpu.items()
         if len(devices) > 1 and not any(map(is_made, devices))
     }
-    devices = [_consuming(device, needs) for device in item.spec.devices or ()]
-    sets = [
-        CounterSet(name=gpu, counters=_counters(_totals(by_gpu[gpu], consumed)))
-        for gpu, consumed in needs.items()
-    ]
+    devices = [_consuming(device, parted) for device in item.spec.devices or ()]
+    sets = [CounterSet(name=gpu, counters=_counters(parts.everything)) for gpu, parts in parted.items()]
     spec = msgspec.structs.replace(item.spec, devices=devices)
     return prepare_slice(msgspec.structs.replace(item, spec=spec), derived_sets=sets)
 
 
-def _consuming(device: Device, needs: Mapping[str, Mapping[str, Mapping[str, int]]]) -> Device:
+class _Parts(NamedTuple):
+    """What a GPU has, and what its MIG devices consume of that, by name. All its other devices, the whole GPU
+    and shares of it, consume everything."""
+
+    everything: Mapping[str, int]
+    of_mig: Mapping[str, Mapping[str, int]]
+
+
+def _consuming(device: Device, parted: Mapping[str, _Parts]) -> Device:
     gpu = _gpu(device)
-    if gpu not in needs:
+    if gpu not in parted:
         return device
-    consumed = DeviceCounterConsumption(counter_set=gpu, counters=_counters(needs[gpu][device.name]))
+    amounts = parted[gpu].of_mig[device.name] or parted[gpu].everything
+    consumed = DeviceCounterConsumption(counter_set=gpu, counters=_counters(amounts))
     return msgspec.structs.replace(device, consumes_counters=[consumed])
 
 
-def _consumption(devices: Iterable[Device]) -> dict[str, dict[str, int]]:
-    """What each device of one GPU consumes, by its name. The whole GPU, and a share of it, everything."""
-    found = {device.name: _of_mig(device) for device in devices}
-    everything = _totals(devices, found)
-    return {name: consumed or everything for name, consumed in found.items()}
+def _parts(devices: Iterable[Device]) -> _Parts:
+    of_mig = {device.name: _of_mig(device) for device in devices}
+    return _Parts(_totals(devices, of_mig), of_mig)
 
 
 def _of_mig(device: Device) -> dict[str, int]:
@@ -89,7 +94,7 @@ def _totals(devices: Iterable[Device], consumed: Mapping[str, Mapping[str, int]]
     for device in devices:
         instances = max(1, _integer(device, "maxInstances"))
         for name, amount in consumed[device.name].items():
-            if name.startswith("memory-slice-") or name == _WHOLE:
+            if name.startswith("memory-slice-"):
                 totals[name] = 1
             else:
                 totals[name] = max(totals[name], amount * instances)

@@ -59,14 +59,6 @@ class Topology:
         self._ring: dict[int, int] = {}
         self._rest: dict[int, Rest] = {}
 
-    def scoring_steps(self, count: int) -> int:
-        """What judging a set of `count` GPUs costs, in steps of a search (some microseconds)."""
-        if self._uniform is not None:
-            return 1
-        if len(self.twins) <= _EXACT_RING:
-            return 2  # there are few sets: most answers are known
-        return len(self.twins) * len(self.twins) // 8 + (1 << min(count, _EXACT_RING)) // 2
-
     def neighbours(self, position: int) -> int:
         """The mask of GPUs linked with this one."""
         return self._neighbours[position]
