@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping
 from typing import NamedTuple
 
 from tangram.allocation.structured.capacity import Demand
-from tangram.allocation.structured.cluster import Device, DeviceId, Slice
+from tangram.allocation.structured.cluster import DeviceId, Slice
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.pools import Pool
 from tangram.allocation.structured.quantities import Quantity
@@ -58,6 +58,7 @@ class Ledger:
                 self.held |= 1 << position
         self.shares: dict[int, list[Demand]] = {}
         self._accounts: dict[Hashable, _Account] = {}
+        self._draws: dict[int, tuple[tuple[CounterKey, int], ...]] = {}
         self._groups: dict[tuple[Hashable, str], frozenset[str] | None] = {}
         self._seeded: set[Hashable] = set()
         self._users: dict[Hashable, dict[str, list[str]]] = {}
@@ -119,29 +120,36 @@ class Ledger:
 
     def charge(self, position: int) -> Lack | None:
         """Takes what a device consumes from its counters, or says which has too little."""
-        place, device = self._view.places[position], self._view.device(position)
-        account = self._account(place)
+        account = self._account(self._view.places[position])
+        rest = account.rest
         if account.overdrawn is not None and self._features.has(Fault.OVERDRAWN_COUNTER_BLOCKS_POOL):
-            return Lack(*account.overdrawn, 0, account.rest[account.overdrawn])
-        self._book(account, device, -1)
-        for consumption in device.consumes:
-            for name, amount in consumption.counters:
-                rest = account.rest.get((consumption.counter_set, name), 0)
-                if rest < 0:
-                    self._book(account, device, 1)
-                    return Lack(consumption.counter_set, name, amount, rest + amount)
+            return Lack(*account.overdrawn, 0, rest[account.overdrawn])
+        drawn = self._drawn(position, rest)
+        for key, amount in drawn:
+            if rest[key] < amount:
+                return Lack(*key, amount, rest[key])
+        for key, amount in drawn:
+            rest[key] -= amount
         return None
 
     def release(self, position: int) -> None:
         """Puts back what a device consumes."""
-        self._book(self._account(self._view.places[position]), self._view.device(position), 1)
+        rest = self._account(self._view.places[position]).rest
+        for key, amount in self._drawn(position, rest):
+            rest[key] += amount
 
-    def _book(self, account: _Account, device: Device, sign: int) -> None:
-        for consumption in device.consumes:
-            for name, amount in consumption.counters:
-                key = (consumption.counter_set, name)
-                if key in account.rest:
-                    account.rest[key] += sign * amount
+    def _drawn(self, position: int, rest: Mapping[CounterKey, int]) -> tuple[tuple[CounterKey, int], ...]:
+        """What a device consumes of the counters that there are."""
+        found = self._draws.get(position)
+        if found is None:
+            amounts: dict[CounterKey, int] = {}
+            for consumption in self._view.device(position).consumes:
+                for name, amount in consumption.counters:
+                    key = (consumption.counter_set, name)
+                    if key in rest:
+                        amounts[key] = amounts.get(key, 0) + amount
+            found = self._draws[position] = tuple(amounts.items())
+        return found
 
     def rest(self, position: int) -> Mapping[CounterKey, int]:
         """What is left of the counters that the device draws on."""

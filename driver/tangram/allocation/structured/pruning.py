@@ -25,6 +25,7 @@ def _may_be_too_many(requests: Sequence[Request]) -> bool:
 
 
 _PAIRS_PER_STEP = 64
+_COUNTERS_PER_STEP = 32
 
 
 class Pruning:
@@ -57,6 +58,8 @@ class Pruning:
             _PAIRS_PER_STEP // 2 if self._counting else _PAIRS_PER_STEP
         )
         """What counting once takes, in devices looked at."""
+        self._counted = 0
+        self._draws: dict[int, tuple[tuple[Hashable, str], Mapping[str, int]]] = {}
         self._permutes = taker.view.features.permutes
         self._counts_results = _may_be_too_many(requests)
         self._known: dict[tuple[MatchAttribute, Attribute | None, int | None], int] = {}
@@ -192,6 +195,11 @@ class Pruning:
             )
         return known
 
+    def spent(self) -> int:
+        """What looking at counters took since it was asked last, in devices looked at."""
+        spent, self._counted = divmod(self._counted, _COUNTERS_PER_STEP)
+        return spent
+
     # --- at the beginning of each request ---
 
     def enter(self, request: int, taker: Taker) -> bool:
@@ -287,34 +295,38 @@ class Pruning:
         if not self._counting:
             return True
         together = needed = 0
+        rooms: dict[int, int] = {}  # many requests are equal
         for want in wants:
             mask, count = self._alone(want.mask, want.fewest)
             together |= mask
             needed += count
-            if self._room(mask, taker) < count:
+            if mask not in rooms:
+                rooms[mask] = self._room(mask, taker)
+            if rooms[mask] < count:
                 return False
-        return len(wants) < 2 or self._room(together, taker) >= needed
+        if together not in rooms:
+            rooms[together] = self._room(together, taker)
+        return rooms[together] >= needed
 
     def _room(self, mask: int, taker: Taker) -> int:
         """An upper bound of how many of these devices fit together."""
         room = (mask & ~self._counting).bit_count()
-        least: dict[tuple[Hashable, str], dict[str, int]] = {}
+        least: dict[tuple[Hashable, str], Mapping[str, int]] = {}
         number: dict[tuple[Hashable, str], int] = {}
         rests: dict[tuple[Hashable, str], Mapping[tuple[str, str], int]] = {}
         for position in self._positions(mask & self._counting):
             if self._multiple[position] and taker.ledger.is_shared(position):
                 room += 1  # the first share has paid for the others
                 continue
-            consumed = taker.view.device(position).consumes[0]
-            key = (taker.ledger.account_key(taker.view.places[position]), consumed.counter_set)
+            key, amounts = self._draw(position, taker)
             number[key] = number.get(key, 0) + 1
             if key not in rests:
                 rests[key] = taker.ledger.rest(position)
             known = least.get(key)
-            amounts = dict(consumed.counters)
             if known is None:
                 least[key] = amounts
-            else:  # only counters that all of them use
+            elif known is not amounts:  # only counters that all of them use
+                self._counted += len(known)
                 least[key] = {c: min(n, amounts[c]) for c, n in known.items() if c in amounts}
         for (account, counter_set), amounts in least.items():
             fits = number[account, counter_set]
@@ -324,6 +336,15 @@ class Pruning:
                     fits = min(fits, max(rest, 0) // amount)
             room += fits
         return room
+
+    def _draw(self, position: int, taker: Taker) -> tuple[tuple[Hashable, str], Mapping[str, int]]:
+        """The counter set that a device draws on first, with its account, and what it takes."""
+        found = self._draws.get(position)
+        if found is None:
+            consumed = taker.view.device(position).consumes[0]
+            key = (taker.ledger.account_key(taker.view.places[position]), consumed.counter_set)
+            found = self._draws[position] = (key, dict(consumed.counters))
+        return found
 
     def _linkable(self, constraint: Constraint, wants: Sequence[Want]) -> bool:
         """Whether there are enough linked sets for a request that has no device yet, by itself."""

@@ -26,6 +26,8 @@ _LOOKS_PER_STEP = 4
 """Devices looked at ahead, which are not taken."""
 _STEPS_PER_SOLUTION = 8
 """What judging a solution costs, in devices looked at."""
+_COUNTERS_PER_STEP = 16
+"""Counters that taking a device changes."""
 
 
 class Solution(NamedTuple):
@@ -146,8 +148,9 @@ class Search:
             self.steps += _STEPS_PER_SOLUTION
             return None if aim(solution) else _Failure.NO_FIT
         if self._pruning is not None:
-            self.steps += self._pruning.steps
-            if not self._pruning.enter(request, self._taker):
+            possible = self._pruning.enter(request, self._taker)
+            self.steps += self._pruning.steps + self._pruning.spent()
+            if not possible:
                 return _Failure.NO_FIT
         self._chosen[request] = 0
         if not self._requests[request].prioritized:
@@ -156,6 +159,12 @@ class Search:
         frame.solutions = self.solutions
         self._stack.append(frame)
         return _Fill(request, 0, 0, 0)
+
+    @cached_property
+    def _counters(self) -> list[int]:
+        """How many counters the device at each position draws on."""
+        devices = (place.device for place in self._taker.view.places)
+        return [sum(len(c.counters) for c in device.consumes) if device else 0 for device in devices]
 
     @cached_property
     def _looks_ahead(self) -> bool:
@@ -201,6 +210,7 @@ class Search:
                 frame.tried.add(kind)
             if frame.agreement and not self._agreeable(frame.agreement, position):
                 continue
+            self.steps += self._counters[position] // _COUNTERS_PER_STEP
             if taker.take(item, position, frame.slot) is None:
                 self.steps += 2
                 if not self._promising(frame, item, position):
@@ -225,10 +235,11 @@ class Search:
         """Whether what is left can be served by counting; asked only in a search that has become long."""
         if self._pruning is None or self.steps < _LONG_STEPS:
             return True
-        self.steps += self._pruning.steps
         start = 0 if self._permutes else self._ranks[position] + 1
         left = item.count - frame.slot - 1
-        return self._pruning.can_be_served(frame.request + 1, self._taker, (item, start, left))
+        possible = self._pruning.can_be_served(frame.request + 1, self._taker, (item, start, left))
+        self.steps += self._pruning.steps + self._pruning.spent()
+        return possible
 
     def _retry(self, frame: _Frame, failure: _Failure) -> _Step:
         """The newest choice has failed: the next one."""

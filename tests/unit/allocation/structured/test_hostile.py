@@ -22,10 +22,12 @@ from tests.unit.allocation.structured.world import (
 )
 
 from tangram.allocation.structured import Allocated, Cluster, Options, Policy, decide
+from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.constraints import MatchAttribute
 from tangram.allocation.structured.engine import cluster_view
 from tangram.allocation.structured.features import LATEST
 from tangram.allocation.structured.matching import can_be_served
+from tangram.allocation.structured.pruning import Pruning
 from tangram.model.kubernetes import DeviceClass, ResourceClaim, ResourceSlice
 
 Json = dict[str, Any]
@@ -355,3 +357,31 @@ def test_what_is_remembered_of_a_node_does_not_grow_with_the_selectors_of_one_us
         assert decide(cluster, NODE, wants, allocated=Allocated(), options=Options()).allocations is None
         assert 200 <= view.answers <= 1_200
     assert cluster_view(cluster, NODE, LATEST) is view
+
+
+@both
+def test_counting_very_many_counters_takes_steps(policy: Policy) -> None:
+    sets = {f"s{i}": {f"c{j}": 100 for j in range(32)} for i in range(8)}
+    amounts = [{f"c{j}": (i * 7 + j * 3) % 23 + 1 for j in range(32)} for i in range(64)]
+    items = [
+        device(
+            f"d{i}",
+            attributes={"i": i},
+            counters={f"s{i % 8}": amounts[i], f"s{(i + 1) % 8}": amounts[i]},
+        )
+        for i in range(64)
+    ]
+    slices = [slice_(name="sets", count=2, sets=sets), slice_(*items, name="s2", count=2)]
+    wants = claim(*[request(f"r{i}", when=index(f"!= {i}")) for i in range(32)])
+    looks = 0
+    real = Pruning._room
+
+    def room(self: Pruning, mask: int, taker: Taker) -> int:
+        nonlocal looks
+        looks += 32 * mask.bit_count()
+        return real(self, mask, taker)
+
+    with patch.object(Pruning, "_room", room):
+        outcome = solve(slices, [wants], policy=policy)
+    assert outcome.exhausted
+    assert 0 < looks < 2_000_000
