@@ -27,6 +27,8 @@ KUBECTL_VERSIONS = ("1.34.4", "1.35.4", "1.36.3")
 # workers of pytest, each with a cluster of its own (tests/cluster/conftest.py).
 _BASE_PORTS = ("17500", "18500")
 _NO_TESTS_RAN = 5
+_COVERED = ("tests/unit/cel", "tests/unit/allocation")
+"""Tests of the packages whose coverage is measured: see pyproject.toml."""
 _PYTHON = ".venv/bin/python"
 
 _DESCRIPTION = """\
@@ -36,7 +38,8 @@ Runs the checks and tests of this repository.
   --fast      unit tests only, without the thorough ones (under 2 minutes)
   --cluster   tests on a real Kubernetes that is built, started and removed here (needs root and Go)
   --matrix    the same on the oldest and the newest Kubernetes supported, and kubectl of each version
-  --all       everything but the matrix, with coverage: what CI runs; the cluster tests beside the others
+  --all       everything but the matrix, with the coverage of cel and allocation: what CI runs; the cluster
+              tests beside the others
 
 Arguments after -- go to pytest, e.g. ./hack/test --fast -- -k quantity -x
 """
@@ -73,10 +76,12 @@ def lanes(options: Options) -> list[list[Stage]]:
     integration = _suite(options, "integration", "tests/integration", 300, "-n", "2", "--dist", "worksteal")
     if not options.everything:
         return [[_lint(), _suite(options, "unit", "tests/unit", 300, "-n", "2"), integration]]
-    # Tracing makes them take three times as long: the thorough tests run the same code often enough without.
+    # Tracing takes its time: only where every branch is to be reached.
+    rest = [f"--ignore={directory}" for directory in _COVERED]
     unit = [
-        _suite(options, "unit", "tests/unit", 420, "-n", "2", "-m", "not thorough"),
-        _suite(options, "unit thorough", "tests/unit", 240, "-n", "2", "-m", "thorough", covered=False),
+        _suite(options, "unit engine", _COVERED, 240, "-n", "2", covered=True),
+        _suite(options, "unit", "tests/unit", 240, *rest, "-n", "2", "-m", "not thorough"),
+        _suite(options, "unit thorough", "tests/unit", 240, *rest, "-n", "2", "-m", "thorough"),
     ]
     return [[_lint(), *unit, integration], _on_cluster(options, KUBERNETES_VERSION)]
 
@@ -96,20 +101,21 @@ def _lint() -> Stage:
 def _suite(
     options: Options,
     name: str,
-    directory: str,
+    tests: str | Sequence[str],
     budget_s: float,
     *arguments: str,
-    covered: bool = True,
+    covered: bool = False,
     beside_cluster: bool = True,
 ) -> Stage:
-    """One run of pytest, with coverage where that is asked for and the stage is to be `covered`."""
+    """One run of pytest; `covered`: with coverage."""
     report = options.reports / f"{name.replace(' ', '-')}.xml"
     command = [
         # The tests on the cluster wait for Kubernetes, which has its own deadlines: they go first.
         *(["nice", "-n", "5"] if options.everything and beside_cluster else []),
         *(_PYTHON, "-m"),
-        *(["coverage", "run", "-m"] if options.everything and covered else []),
-        *("pytest", directory, "--quiet", "--durations=5", f"--junit-xml={report}"),
+        *(["coverage", "run", "-m"] if covered else []),
+        *("pytest", *([tests] if isinstance(tests, str) else tests)),
+        *("--quiet", "--durations=5", f"--junit-xml={report}"),
         *arguments,
         *options.pytest_arguments,
     ]
@@ -152,7 +158,6 @@ def _on_cluster(options: Options, version: str) -> list[Stage]:
         "tests/cluster",
         720,
         *arguments,
-        covered=False,
         beside_cluster=False,
     )
     environment = {"TANGRAM_CLUSTER_BASE_PORT": _BASE_PORTS[0], "TANGRAM_CLUSTER_VERSION": version}

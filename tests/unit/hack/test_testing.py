@@ -163,7 +163,7 @@ def test_what_counts(tmp_path: Path) -> None:
         (
             "all",
             [
-                ["lint", "unit", "unit thorough", "integration"],
+                ["lint", "unit engine", "unit", "unit thorough", "integration"],
                 ["cluster start 1.36.3", "cluster 1.36.3", "cluster stop 1.36.3"],
             ],
         ),
@@ -179,9 +179,17 @@ def test_what_runs(mode: str, expected: list[list[str]], tmp_path: Path) -> None
 def test_all_tests_run_somewhere(tmp_path: Path) -> None:
     planned = lanes(Options(mode="all", pytest_arguments=("-x",), reports=tmp_path))
     suites = [stage.commands[0] for stages in planned for stage in stages if stage.report]
-    parts = [(word, *command[-3:-1]) for command in suites for word in command if word.startswith("tests/")]
-    assert [part[0] for part in parts] == [f"tests/{n}" for n in ("unit", "unit", "integration", "cluster")]
-    assert {part[1:] for part in parts[:2]} == {("-m", "thorough"), ("-m", "not thorough")}
+    parts = [[word for word in command if word.startswith("tests/")] for command in suites]
+    engine = ["tests/unit/cel", "tests/unit/allocation"]
+    assert parts == [engine, *([f"tests/{n}"] for n in ("unit", "unit", "integration", "cluster"))]
+    # What is left out of the one is in another.
+    assert "-m" not in suites[0][suites[0].index("pytest") :]
+    assert {command[-3:-1] for command in map(tuple, suites[1:3])} == {
+        ("-m", "thorough"),
+        ("-m", "not thorough"),
+    }
+    left_out = {word.removeprefix("--ignore=") for command in suites for word in command if "ignore" in word}
+    assert left_out == set(engine)
     assert all(command[-1] == "-x" for command in suites)
 
 
