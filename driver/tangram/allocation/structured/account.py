@@ -18,7 +18,7 @@ devices make, and on however many nodes a few requests for each device."""
 
 
 class TooDear(Exception):  # noqa: N818 - an outcome that crosses frames, as search.Exhausted
-    """Evaluating the selectors costs more than one decision may."""
+    """Finding out costs more than one decision may; says what of it."""
 
 
 class Account:
@@ -41,7 +41,7 @@ class Account:
                 self._paid.add(item)
                 self._units_left -= cost
         if self._units_left < 0:
-            raise TooDear
+            raise TooDear("the selectors cost too much to evaluate on so many different devices")
         self._settled[id(bill)] = bill  # kept, so that no other gets its id
 
     def program(self, text: str, environment: Environment) -> Program | CelError:
@@ -60,7 +60,7 @@ class Account:
         """A device is looked at for a request. Raises TooDear when that is beyond the bound."""
         self._pairs_left -= 1
         if self._pairs_left < 0:
-            raise TooDear
+            raise TooDear("there are too many requests to look at so many devices for each of them")
 
     @property
     def exhausted(self) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from tangram.allocation.structured.account import TooDear
-from tangram.allocation.structured.capacity import Demand, lacking
+from tangram.allocation.structured.capacity import Demand, Lacking, lacking
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import Constraint
 from tangram.allocation.structured.features import Fault, Gate
@@ -55,10 +55,10 @@ class Taker:
         """True if the device is shared between claims."""
         return self._consumable and self.view.device(position).multiple
 
-    def short(self, alternative: Alternative, position: int) -> str:
-        """Which capacity of the device is too small for one more share; empty if none."""
+    def short(self, alternative: Alternative, position: int) -> Lacking | None:
+        """Which capacity of the device is too small for one more share."""
         if self._nothing_shared and position not in self.ledger.shares:
-            return ""  # what is too much for the whole device is unfit
+            return None  # what is too much for the whole device is unfit
         taken = self.judge.demand(alternative, position)
         return lacking(self.view.device(position), taken, self.ledger.consumed(position))
 
@@ -71,8 +71,8 @@ class Taker:
     def take(self, alternative: Alternative, position: int, slot: int) -> Refused | None:
         """Takes a device neither in use nor unfit, or says what is in the way now. Raises FatalError."""
         ledger, claim = self.ledger, alternative.claim
-        if self._consumable and not alternative.everything and (text := self.short(alternative, position)):
-            return Refused(Code.CAPACITY, text)
+        if self._consumable and not alternative.everything and (lack := self.short(alternative, position)):
+            return Refused(Code.CAPACITY, lack)
         device, multiple = self.view.device(position), self.multiple(position)
         pays = bool(device.consumes) and self._takes(alternative)
         if pays and multiple and ledger.is_shared(position):
@@ -83,9 +83,9 @@ class Taker:
             if joined is None:
                 return Refused(Code.COMPATIBILITY, "is not compatible with devices that use its counters")
             groups = joined
-            if lack := ledger.charge(position):
+            if counter := ledger.charge(position):
                 ledger.leave(position, groups)
-                return Refused(Code.COUNTER, lack)
+                return Refused(Code.COUNTER, counter)
         if self._late_taints and (refused := self.judge.taint(alternative, device)):
             self._unpay(position, groups, paid=pays)
             return refused
@@ -99,9 +99,9 @@ class Taker:
             return refused
         taken = Taken(alternative, position, None, pays, groups)
         checks_again = self._consumable and (alternative.everything or self._wrong_device)
-        if checks_again and (text := self._short_at_last(alternative, position, slot)):
+        if checks_again and (last := self._short_at_last(alternative, position, slot)):
             self._roll_back(taken)
-            return Refused(Code.CAPACITY, text)
+            return Refused(Code.CAPACITY, last)
         if multiple:
             taken = taken._replace(share=self.judge.demand(alternative, position))
             if self._takes(alternative):  # a share that pays nothing must not make others free
@@ -144,7 +144,7 @@ class Taker:
         for constraint in reversed(self.constraints[alternative.claim][:added]):
             constraint.remove(alternative)
 
-    def _short_at_last(self, alternative: Alternative, position: int, slot: int) -> str:
+    def _short_at_last(self, alternative: Alternative, position: int, slot: int) -> str | Lacking | None:
         """The capacities once more; here is where `All` looks at them."""
         if self._wrong_device:
             item = self.view.places[position].slice

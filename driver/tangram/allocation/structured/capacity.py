@@ -126,12 +126,23 @@ def _fractional(policy: Policy, features: Features) -> bool:
     )
 
 
-def lacking(device: Device, taken: Demand, consumed: Mapping[str, int] | None) -> str:
-    """Which capacity of a device is too small for `taken` after `consumed` (nano-units); empty if none."""
+class Lacking(NamedTuple):
+    """A capacity of which too little is left."""
+
+    capacity: str
+    needed: Quantity
+    rest: Quantity
+    value: Quantity
+
+    def __str__(self) -> str:
+        return f"capacity {self.capacity}: {self.needed} needed, {self.rest} of {self.value} left"
+
+
+def lacking(device: Device, taken: Demand, consumed: Mapping[str, int] | None) -> Lacking | None:
+    """Which capacity of a device is too small for `taken` after `consumed` (nano-units)."""
     for name, amount in taken.consumed.items():
         used = consumed.get(name, 0) if consumed else 0
         value = device.capacity[name].value
         if used + amount.nano > value.nano:
-            rest = Quantity(max(value.nano - used, 0), value.format)
-            return f"capacity {name}: {amount} needed, {rest} of {value} left"
-    return ""
+            return Lacking(name, amount, Quantity(max(value.nano - used, 0), value.format), value)
+    return None

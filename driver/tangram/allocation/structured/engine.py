@@ -28,9 +28,6 @@ from tangram.model.kubernetes import ResourceClaim
 _PLAIN_STEPS = 4_096
 _PLAIN_RETRIES = 16
 """What is tried upstream's way, devices looked at and put back, before anything is worked out."""
-
-
-_TOO_DEAR = "the selectors cost too much to evaluate on so many different devices"
 _BEST_STEPS = 1_500
 """After so much, the best solution so far is good enough."""
 
@@ -81,8 +78,8 @@ def decide(
         return _Decision(judge, allocated, claims, requests, options).outcome()
     except FatalError as error:
         return Outcome(node=node.name, error=str(error))
-    except TooDear:
-        return Outcome(node=node.name, reasons=Reasons(summary=_TOO_DEAR), exhausted=True)
+    except TooDear as error:
+        return Outcome(node=node.name, reasons=Reasons(summary=str(error)), exhausted=True)
 
 
 def offer(

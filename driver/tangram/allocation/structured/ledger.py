@@ -57,6 +57,7 @@ class Ledger:
                 self.holder[position] = claim
                 self.held |= 1 << position
         self.shares: dict[int, list[Demand]] = {}
+        self._consumed: dict[int, list[Mapping[str, int]]] = {}
         self._accounts: dict[Hashable, _Account] = {}
         self._draws: dict[int, tuple[tuple[CounterKey, int], ...]] = {}
         self._groups: dict[tuple[Hashable, str], frozenset[str] | None] = {}
@@ -86,16 +87,12 @@ class Ledger:
 
     def consumed(self, position: int) -> Mapping[str, int] | None:
         """What all shares of a device consume, in nano-units; None if there is none that says so."""
+        taken = self._consumed.get(position)
+        return taken[-1] if taken else self._consumed_before(position)
+
+    def _consumed_before(self, position: int) -> Mapping[str, int] | None:
         base = self._allocated.shared.get(self._view.device(position).id)
-        consumed = base.consumed if base else None
-        taken = self.shares.get(position)
-        if not taken:
-            return consumed
-        total = dict(consumed or {})
-        for share in taken:
-            for name, amount in share.consumed.items():
-                total[name] = total.get(name, 0) + amount.nano
-        return total
+        return base.consumed if base else None
 
     def is_shared(self, position: int) -> bool:
         """True if a share of the device has paid its counters."""
@@ -110,11 +107,16 @@ class Ledger:
 
     def share(self, position: int, demand: Demand) -> None:
         """Takes a share."""
+        total = dict(self.consumed(position) or {})
+        for name, amount in demand.consumed.items():
+            total[name] = total.get(name, 0) + amount.nano
         self.shares.setdefault(position, []).append(demand)
+        self._consumed.setdefault(position, []).append(total)
 
     def unshare(self, position: int) -> None:
         """Puts the last share back."""
         self.shares[position].pop()
+        self._consumed[position].pop()
 
     # --- counters ---
 

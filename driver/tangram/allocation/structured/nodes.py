@@ -7,6 +7,7 @@ of a term must all hold, an empty term selects nothing.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tangram.model.kubernetes import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
@@ -45,7 +46,7 @@ def _term(term: NodeSelectorTerm, node: NodeFacts) -> bool:
 def _expression(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     values = requirement.values or []
     value = labels.get(requirement.key)
-    if not _is_key(requirement.key) or not all(each == "" or _NAME.fullmatch(each) for each in values):
+    if not _is_key(requirement.key) or not all(map(_is_value, values)):
         raise NodeSelectorError(f"{requirement.key!r} with values {values} is no label")
     match requirement.operator:
         case "In" if values:
@@ -74,6 +75,12 @@ def _field(requirement: NodeSelectorRequirement, node: NodeFacts) -> bool:
     return (value == values[0]) is (requirement.operator == "In")
 
 
+@lru_cache(maxsize=4096)
+def _is_value(text: str) -> bool:
+    return not text or bool(_NAME.fullmatch(text))
+
+
+@lru_cache(maxsize=4096)
 def _is_key(text: str) -> bool:
     domain, slash, name = text.rpartition("/")
     return bool(_NAME.fullmatch(name) and (_DOMAIN.fullmatch(domain) if slash else True))

@@ -162,8 +162,10 @@ class Pruning:
         mask = self._masks[alternative.index]
         for position, shares in taker.ledger.shares.items():
             bit = 1 << self._ranks[position]
-            if shares and mask & bit and taker.short(alternative, position):
-                mask ^= bit
+            if shares and mask & bit:
+                self._counted += len(taker.view.device(position).capacity) // 2
+                if taker.short(alternative, position):
+                    mask ^= bit
         if not alternative.admin:
             mask &= ~self._held & ~self._marked(taker)
         for constraint in taker.constraints[alternative.claim]:
@@ -196,7 +198,7 @@ class Pruning:
         return known
 
     def spent(self) -> int:
-        """What looking at counters took since it was asked last, in devices looked at."""
+        """What looking at counters and capacities took since it was asked last, in devices looked at."""
         spent, self._counted = divmod(self._counted, _COUNTERS_PER_STEP)
         return spent
 

@@ -197,8 +197,10 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
             refusal = taker.in_use(alternative, position) or taker.take(alternative, position, 0)
             if refusal is None:
                 taker.put_back()
-    except (FatalError, TooDear) as error:
-        return Refused(Code.SELECTOR, str(error) or "was not looked at: selectors cost too much")
+    except FatalError as error:
+        return Refused(Code.SELECTOR, str(error))
+    except TooDear as error:
+        return Refused(Code.BUDGET, f"not looked at: {error}")
     if refusal is not None and isinstance(refusal.what, Lack):
         return Refused(refusal.code, _after(refusal.what, position, taker))
     return refusal
