@@ -45,6 +45,11 @@ class Cluster:
         """Runs kubectl; raises with its output where it fails."""
         return run("kubectl", *arguments, stdin=stdin, environment=self._environment, check=check)
 
+    def minor(self) -> int:
+        """The server's version: 36 for Kubernetes 1.36."""
+        version = json.loads(self.kubectl("version", "-o", "json"))["serverVersion"]
+        return int(version["minor"].rstrip("+"))
+
     def apply(self, *manifests: dict[str, Any] | Path) -> None:
         """kubectl apply in the test's namespace."""
         for manifest in manifests:
