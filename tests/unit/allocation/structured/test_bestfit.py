@@ -7,6 +7,7 @@ from tests.unit.allocation.structured.world import (
     claim,
     device,
     devices,
+    distinct,
     either,
     held,
     request,
@@ -16,7 +17,7 @@ from tests.unit.allocation.structured.world import (
 )
 
 from tangram import DRIVER_NAME
-from tangram.allocation.structured import Outcome, Policy
+from tangram.allocation.structured import Outcome, Policy, Score
 
 Json = dict[str, Any]
 SHARE = "5a1d76ea-0000-4000-8000-000000000000"
@@ -107,6 +108,135 @@ def test_where_an_error_may_hide_the_first_fit_is_taken() -> None:
     outcome = best(slices, [wants])
     assert devices(outcome) == [["a"]]
     assert outcome.score is None
+
+
+def last_three(**fields: list[Any]) -> list[Json]:
+    """Forty devices that are all different, each in a pool of its own; only the last three are good."""
+    given = {key: values[0:1] * 37 + values[1:2] * 3 for key, values in fields.items()}
+    return [
+        slice_(
+            device(f"d{i:02}", attributes={"i": i}, **{key: value[i] for key, value in given.items()}),
+            name=f"s{i:02}",
+            pool=f"p{i:02}",
+        )
+        for i in range(40)
+    ]
+
+
+THREE = claim(request(count=3), constraints=[distinct("i")])
+LAST = [["d37", "d38", "d39"]]
+
+
+def test_on_a_big_node_small_devices_are_tried_first() -> None:
+    """More sets of three than are looked at: the best one is found because it is among the first."""
+    slices = last_three(capacity=[{"m": "10"}, {"m": "5"}])
+    assert devices(best(slices, [THREE])) == LAST
+
+
+def test_on_a_big_node_small_gpus_are_tried_first() -> None:
+    slices = gpus(*["none"] * 40, sizes=(80,) * 37 + (40,) * 3)
+    wants = claim(request(count=3), constraints=[{"distinctAttribute": f"{DRIVER_NAME}/ordinal"}])
+    assert devices(best(slices, [wants])) == [["gpu-37", "gpu-38", "gpu-39"]]
+
+
+def test_on_a_big_node_pools_and_counters_in_use_are_tried_first() -> None:
+    pools = last_three()
+    for i in (37, 38, 39):
+        pools[i]["spec"]["devices"].append(device("used"))
+    old = [held("used", name=f"h{i}", pool=f"p{i}") for i in (37, 38, 39)]
+    assert devices(best(pools, [*old, THREE])) == LAST
+    sets = {f"s{i:02}": {"c": 2} for i in range(40)}
+    items = [
+        device(f"{name}{i:02}", attributes={"i": i}, counters={f"s{i:02}": {"c": 1}})
+        for i in range(40)
+        for name in ("d", "used")
+    ]
+    slices = [slice_(name="sets", count=2, sets=sets), slice_(*items, name="s2", count=2)]
+    old = [held(*[f"used{i}" for i in (37, 38, 39)])]
+    assert devices(best(slices, [*old, THREE])) == LAST
+
+
+# --- the terms of the score ---
+
+
+def score(slices: list[Json], claims: list[Json]) -> Score:
+    found = best(slices, claims).score
+    assert isinstance(found, Score)
+    return found
+
+
+def test_gpus_that_nobody_used_before_are_spared_by_their_memory() -> None:
+    slices = gpus("none", "none", "none", sizes=(80, 40, 80))
+    assert score(slices, [claim(request())]).spared_gb == -40
+    assert score(slices, [claim(request(count=2))]).spared_gb == -120
+    old = held("gpu-1", driver=DRIVER_NAME)
+    assert score(slices, [old, claim(request())]).spared_gb == -80
+    admin = claim(request(adminAccess=True, count=3))
+    assert score(slices, [admin]).spared_gb == 0
+
+
+def test_parts_of_one_gpu_spare_it_once() -> None:
+    """And nothing if somebody has a part of it already: devices that draw on the same counters are parts. The
+    largest of them tells how large it is."""
+    items = [
+        device(
+            f"g{gpu}-{i}",
+            attributes={"type": "mig"},
+            capacity={"memory": "40Gi" if i == 2 else "10Gi"},
+            counters={f"s{gpu}": {"c": 1}},
+        )
+        for gpu in range(2)
+        for i in range(3)
+    ]
+    sets = {f"s{gpu}": {"c": 3} for gpu in range(2)}
+    slices = [
+        slice_(name="sets", count=2, sets=sets, driver=DRIVER_NAME),
+        slice_(*items, name="s2", count=2, driver=DRIVER_NAME),
+    ]
+    two = score(slices, [claim(request(count=2))])
+    assert (two.spared_gb, two.opened, two.size, two.fullness) == (-40, -1, -2, -1)
+    four = score(slices, [claim(request(count=4))])
+    assert (four.spared_gb, four.opened, four.size, four.fullness) == (-80, -2, -4, 0)
+    more = score(slices, [held("g1-0", driver=DRIVER_NAME), claim(request(count=2))])
+    assert (more.spared_gb, more.opened, more.fullness) == (0, 0, -1)
+
+
+def test_the_bandwidth_of_sets_is_in_links_of_the_narrowest_hop() -> None:
+    found = score(gpus(*PAIRS), [claim(request(count=2))])
+    assert (found.linked, found.set_links, found.ring_links) == (True, 4, 4)
+    apart = score(gpus(*PAIRS), [claim(request("a"), request("b"))])
+    assert (apart.linked, apart.set_links, apart.ring_links) == (True, 0, 4)
+    three = score(gpus(*PAIRS), [claim(request(count=3))])
+    assert (three.linked, three.set_links) == (False, 0)
+    assert score(gpus(*PAIRS), [claim(request())]).ring_links == 0
+
+
+def test_what_stays_free_of_shared_devices_counts_against_them() -> None:
+    shared = device("a", capacity={"m": "8", "n": "4"}, allowMultipleAllocations=True)
+    found = score([slice_(shared)], [claim(request(capacity={"m": "2", "n": "4"}))])
+    assert (found.left, found.opened, found.pools) == (-750, -1, -1)
+    old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "4", "n": "0"}})
+    found = score([slice_(shared)], [old, claim(request(capacity={"m": "2", "n": "1"}))])
+    assert (found.left, found.opened, found.pools) == (-250 - 750, 0, 0)
+
+
+def test_size_counts_in_units_of_the_smallest_and_hardware_that_stays_unused() -> None:
+    items = [device(n, capacity={"m": m, "zero": "0"}) for n, m in (("a", "4"), ("b", "12"), ("c", "8"))]
+    found = score([slice_(*items)], [claim(request(capacity={"m": "9"}))])
+    assert (found.size, found.fullness) == (-3, -2)
+    assert score([slice_(*items)], [held("a"), claim(request(count=2))]).size == -5
+    assert score([slice_(*items)], [held("a"), claim(request())]).fullness == -1
+
+
+def test_earlier_subrequests_are_better() -> None:
+    wants = claim(either("x", sub("a", count=3), sub("b")), either("y", sub("a"), sub("b")))
+    assert score([slice_("d", "e")], [wants]).chosen == (-1, 0)
+
+
+def test_pools_that_nobody_used_before() -> None:
+    slices = [slice_("a", pool="p"), slice_("b", "c", name="s2", pool="q")]
+    assert score(slices, [claim(request(count=3))]).pools == -2
+    assert score(slices, [held("b", pool="q"), claim(request(count=2))]).pools == -1
 
 
 # --- on whose behalf ---

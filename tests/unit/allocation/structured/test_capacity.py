@@ -9,11 +9,13 @@ from tests.unit.allocation.structured.world import (
     claim,
     device,
     devices,
+    either,
     full,
     held,
     request,
     slice_,
     solve,
+    sub,
 )
 
 from tangram.allocation.structured import Outcome, Policy
@@ -216,3 +218,14 @@ def test_the_last_share_of_a_device_needs_no_counters(policy: Policy) -> None:
         assert devices(solve(slices, [old, claim(one[0])], policy=policy)) == [["a"]]
         assert devices(solve(slices, [old, claim(*one)], policy=policy)) == "no"
         assert devices(solve(slices, [claim(*one)], policy=policy)) == [["a", "a"]]
+
+
+def test_a_device_that_is_shared_no_more_but_of_which_somebody_has_a_share() -> None:
+    """It is not given whole, and looking at it takes none of the counters from others."""
+    counted = {"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]}
+    items = [device(name, capacity={"m": "8"}, **counted) for name in ("a", "b")]
+    slices = [slice_(name="counters", count=2, sets={"s": {"c": 2}}), slice_(*items, name="s2", count=2)]
+    old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "6"}})
+    wants = either("r", sub("all", allocationMode="All", when='device.driver != ""'), sub("one"))
+    assert devices(solve(slices, [old, claim(wants)])) == [["b"]]
+    assert devices(solve(slices, [old, claim(request(capacity={"m": "2"}))])) == [["a"]]

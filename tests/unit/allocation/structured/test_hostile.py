@@ -202,6 +202,17 @@ CASES: list[tuple[str, list[Json], list[Json], bool]] = [
         True,
     ),
     (
+        "shares of which each leaves no room for one that is served later",
+        [shared(24)],
+        [
+            claim(
+                *[request(f"a{i}") for i in range(12)],
+                *[request(f"b{i}", when=index(f"== {i}")) for i in range(12)],
+            )
+        ],
+        True,
+    ),
+    (
         "more shares than shared devices have room for",
         [shared(12)],
         [claim(*[request(f"r{i}") for i in range(13)])],

@@ -84,6 +84,21 @@ def test_a_node_that_cannot_be_looked_at_offers_nothing() -> None:
     assert found.devices == 0
 
 
+def test_a_cluster_of_prepared_slices_is_that_of_the_objects() -> None:
+    made = Cluster(
+        slices=msgspec.convert(
+            [*SIZES, slice_("x", name="s2", pool="q", allNodes=True)], list[ResourceSlice]
+        ),
+        classes=msgspec.convert([SMALL], list[DeviceClass]),
+    )
+    same = Cluster.of(made.slices, made.classes)
+    wants = msgspec.convert([claim(request(cls="small"))], list[ResourceClaim])
+    for cluster in (made, same):
+        found = offer(cluster, NODE, wants, options=Options())
+        assert (found.left, found.others) == (1, 5)
+    assert set(same.by_node) == {"n", ""}
+
+
 # --- the account ---
 
 

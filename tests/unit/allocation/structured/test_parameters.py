@@ -4,6 +4,7 @@ import random
 from collections.abc import Iterable, Mapping
 from itertools import combinations
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -17,7 +18,7 @@ from tests.unit.allocation.structured.world import slice_ as any_slice
 
 from tangram import DRIVER_NAME
 from tangram.allocation.structured import Code, Outcome, Policy, Score
-from tangram.model.devices import DRAINED_TAINT, STANDARD_DOMAIN
+from tangram.model.devices import DRAINED_TAINT, STANDARD_DOMAIN, Kind
 from tangram.model.gpu import Machine
 
 Json = dict[str, Any]
@@ -184,7 +185,76 @@ def test_drained_gpus_are_told_from_those_that_do_not_work() -> None:
     assert outcome.reasons.summary.endswith(": 1 drained, 1 unhealthy"), outcome.reasons.summary
 
 
+# --- shares ---
+
+ONE_A100 = fleet.machine(count=1)
+
+
+def share(kind: Kind, *, capacity: Json | None = None, **parameters: Any) -> Json | str:
+    """What is consumed of the GPU with 80 GB, divided into four; or why nothing."""
+    wanted: Json = {"deviceClassName": fleet.KIND_CLASSES[kind]}
+    if capacity:
+        wanted["capacity"] = {"requests": capacity}
+    item = fleet.claim("c", {"name": "r", "exactly": wanted}, config=[fleet.parameters(**parameters)])
+    outcome = solve(
+        fleet.slices("n", ONE_A100, kinds=(kind,), replicas=4),
+        [item],
+        classes=[fleet.kind_class(kind)],
+        policy=Policy.TANGRAM,
+    )
+    if outcome.allocations is None:
+        return outcome.error or outcome.reasons.summary
+    results = outcome.allocations[0].devices.results or []
+    return {
+        name: f"{amount}" for result in results for name, amount in (result.consumed_capacity or {}).items()
+    }
+
+
+def test_a_share_of_mps_is_as_large_as_the_parameters_say() -> None:
+    default = {"memory": "20Gi", "cores": "25", "multiprocessors": "0"}
+    assert share("mps") == default
+    assert share("mps", mps={"threadPercent": 40}) == default | {"cores": "40"}
+    assert share("mps", mps={"pinnedMemory": "30Gi"}) == default | {"memory": "30Gi"}
+    assert share("mps", mps={"threadPercent": 40, "pinnedMemory": "30Gi"}) == default | {
+        "cores": "40",
+        "memory": "30Gi",
+    }
+
+
+def test_claims_that_want_few_sharers_get_several_replicas_with_their_memory() -> None:
+    default = {"memory": "20Gi", "replicas": "1", "multiprocessors": "0"}
+    assert share("timeslice") == default
+    assert share("timeslice", replicas=2) == default | {"memory": "40Gi", "replicas": "2"}
+    assert share("timeslice", replicas=3) == default | {"memory": "40Gi", "replicas": "2"}
+    assert share("timeslice", replicas=1) == default | {"memory": "80Gi", "replicas": "4"}
+    assert share("timeslice", replicas=8) == default
+
+
+def test_what_the_claim_states_itself_beats_the_parameters() -> None:
+    assert share("mps", capacity={"cores": "50"}, mps={"threadPercent": 40, "pinnedMemory": "8Gi"}) == {
+        "memory": "8Gi",
+        "cores": "50",
+        "multiprocessors": "0",
+    }
+    assert share("mps", capacity={"cores": "50"}) == share("mps", mps={"threadPercent": 50})
+
+
+def test_a_share_that_is_larger_than_the_gpu_is_refused() -> None:
+    memory, cores = share("mps", mps={"pinnedMemory": "100Gi"}), share("mps", capacity={"cores": "101"})
+    assert "capacity memory: 100Gi is above the maximum of 80Gi" in memory
+    assert "capacity cores: 101 is above the maximum of 100" in cores
+
+
 # --- linked sets ---
+
+
+def test_links_that_take_too_long_to_count_are_not_taken_for_missing() -> None:
+    assert ask(DGX_1V, wants(4, nvLinkPeers=2)).allocations
+    with patch("tangram.allocation.structured.links._STEPS", 0):
+        for policy in Policy:
+            outcome = ask(DGX_1V, wants(4, nvLinkPeers=2), policy=policy)
+            assert outcome.exhausted
+            assert "linked" not in outcome.reasons.summary
 
 
 @pytest.mark.parametrize("policy", list(Policy))

@@ -187,6 +187,45 @@ def test_requests_that_compete() -> None:
     )
 
 
+def test_a_request_that_can_be_served_is_not_complained_of() -> None:
+    items = [device(n, attributes={"n": 1}) for n in ("x", "y")]
+    impossible = f'device.attributes["{DRIVER}"].n == 2'
+    wants = claim(request("a", count=2), request("b", when=impossible), constraints=[match("n", "a")])
+    outcome = solve([slice_(*items)], [wants])
+    assert outcome.reasons.summary == (
+        f"request b: 1 device wanted, of 2 devices 0 can be used: 2 not selected by {impossible} (n is 1)"
+    )
+    assert outcome.reasons.shortage.cause == "request b needs 1"
+
+
+def test_the_constraint_that_is_in_the_way_is_named_wherever_it_stands() -> None:
+    items = [device(n, attributes={"n": i, "m": 1}) for i, n in enumerate(("x", "y"))]
+    for constraints in (
+        [match("m", "b"), match("n")],
+        [match("m"), match("n")],
+        [distinct("m", "b"), match("n")],
+    ):
+        outcome = solve(
+            [slice_(*items)], [claim(request("a", count=2), request("b"), constraints=constraints)]
+        )
+        assert outcome.reasons.shortage.cause == f"no 2 of those agree in {DRIVER}/n"
+
+
+def test_what_requests_of_a_claim_cannot_agree_in_is_told_if_they_must() -> None:
+    items = [device(n, attributes={"n": v}) for n, v in (("x", 1), ("y", 1), ("z", 2))]
+    taken = f'device.attributes["{DRIVER}"].n == 1'
+    wants = (request("a", count=2), request("b", when=taken))
+    causes = {}
+    for names in (("a",), ("a", "b"), ()):
+        outcome = solve([slice_(*items)], [claim(*wants, constraints=[match("n", *names)])])
+        causes[names] = outcome.reasons.shortage.cause
+    assert causes == {
+        ("a",): "no way to give each request of the pod its devices",
+        ("a", "b"): f"no set for all requests of a claim agrees in {DRIVER}/n",
+        (): f"no set for all requests of a claim agrees in {DRIVER}/n",
+    }
+
+
 # --- bad input ---
 
 

@@ -56,6 +56,7 @@ def derived(expression: str) -> Json:
         (LEFT_ON_COUNTERS, PLAIN, TWO, (), True),
         (LEFT_ON_COUNTERS, COUNTED, TWO, (), False),
         ("k8s-1.35", COUNTED, TWO, (), True),
+        ("k8s-1.35", SHARED, ALL, (), True),
         (SHARES_35, SHARED, TWO, (), True),
         (SHARES_35, SHARED, ALL, (), False),
         (SHARES_35, SIZED, request(capacity={"m": "1"}, allocationMode="All"), (), False),
