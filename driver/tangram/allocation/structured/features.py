@@ -53,7 +53,6 @@ class Fault(StrEnum):
         "listed by the selectors of the first"
     )
     INCOMPLETE_POOLS_USED = "devices of incomplete pools are allocated"
-    NEWER_GENERATION_UNNOTICED = "a newer generation of a pool on other nodes is not noticed"
     INVALID_POOL_FATAL = "an invalid pool that the search reaches is fatal for the pod"
     ALL_TAINTS_BLOCK = "taints of every effect block"
     TOLERATIONS_NOT_COPIED = "results do not repeat the tolerations"
@@ -165,7 +164,6 @@ _34 = frozenset(
         Fault.SHARED_DEVICES_USE_NO_COUNTERS,
         Fault.EVERY_SHARE_PAYS_COUNTERS,
         Fault.INCOMPLETE_POOLS_USED,
-        Fault.NEWER_GENERATION_UNNOTICED,
         Fault.INVALID_POOL_FATAL,
         Fault.ALL_TAINTS_BLOCK,
         Fault.TOLERATIONS_NOT_COPIED,

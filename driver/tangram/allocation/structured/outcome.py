@@ -36,8 +36,6 @@ class Code(StrEnum):
     CONSTRAINT = "constraint"
     PARAMETERS = "parameters"
     POOL = "pool"
-    TOO_FEW = "too few"
-    TOGETHER = "together"
     BUDGET = "budget"
 
 
