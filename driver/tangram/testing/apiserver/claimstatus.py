@@ -33,6 +33,14 @@ _REASON = re.compile(r"[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?")
 _STATES = ("False", "True", "Unknown")
 
 
+def apply_defaults(status: Mapping[str, Any] | None) -> None:
+    """The operator of the tolerations of what was allocated, in place."""
+    for result in _results(status or {}):
+        for toleration in result.get("tolerations") or []:
+            if not toleration.get("operator"):
+                toleration["operator"] = "Equal"
+
+
 def drop_disabled(new: Object, old: Object | None, *, features: Set[str]) -> None:
     """Gated fields of the allocation, and device statuses whose device is no longer allocated, in place."""
     status = new.get("status") or {}
@@ -73,7 +81,7 @@ def validate(new: Object, old: Object | None, version: Version) -> Problems:
     if before.get("allocation") and allocation and allocation != before["allocation"]:
         yield immutable("status.allocation", allocation)
     elif allocation and not before.get("allocation"):
-        yield from _allocation(new, allocation)
+        yield from _allocation(new, allocation, version)
 
 
 def _drop_of_allocation(allocation: dict[str, Any], *, features: Set[str]) -> None:
@@ -114,8 +122,12 @@ def _identity(device: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _allocated(status: Mapping[str, Any]) -> set[tuple[str, ...]]:
+    return {_identity(result) for result in _results(status)}
+
+
+def _results(status: Mapping[str, Any]) -> list[dict[str, Any]]:
     allocation = status.get("allocation") or {}
-    return {_identity(result) for result in (allocation.get("devices") or {}).get("results") or []}
+    return (allocation.get("devices") or {}).get("results") or []
 
 
 def _device_statuses(status: Mapping[str, Any]) -> Problems:
@@ -171,14 +183,17 @@ def _network(data: Mapping[str, Any], *, where: str) -> Problems:
             yield invalid(f"{where}.ips[{index}]", address, why)
 
 
-def _allocation(claim: Object, allocation: Mapping[str, Any]) -> Problems:
+def _allocation(claim: Object, allocation: Mapping[str, Any], version: Version) -> Problems:
     where = "status.allocation"
     devices = allocation.get("devices") or {}
     results, config = devices.get("results") or [], devices.get("config") or []
     known = set(claims.request_names(claim.get("spec")))
     yield from too_many(f"{where}.devices.results", results, 32)
     for index, result in enumerate(results[:32]):
-        yield from _result(result, known, where=f"{where}.devices.results[{index}]")
+        at = f"{where}.devices.results[{index}]"
+        yield from _result(result, known, where=at)
+        if version.minor >= 37:
+            yield from devicerules.tolerations(result.get("tolerations") or [], where=f"{at}.tolerations")
     yield from too_many(f"{where}.devices.config", config, 64)
     for index, entry in enumerate(config[:64]):
         at, source = f"{where}.devices.config[{index}]", entry.get("source")

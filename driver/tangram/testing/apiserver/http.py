@@ -24,7 +24,7 @@ from tangram.testing.apiserver.answers import (
 )
 from tangram.testing.apiserver.catalog import RETURNS_DELETED, Version
 from tangram.testing.apiserver.faults import Fault, Faults
-from tangram.testing.apiserver.lists import Lists, as_list, check_version, predicate
+from tangram.testing.apiserver.lists import Lists, as_list, check_version
 from tangram.testing.apiserver.mutations import APPLY, mutation_of
 from tangram.testing.apiserver.options import WriteOptions, delete_options, list_options, write_options
 from tangram.testing.apiserver.registry import Registry
@@ -77,7 +77,7 @@ class Handler:
         self._version = version
         self._clock = clock
         self.pod_logs: PodLogs | None = None
-        self._lists = Lists(store)
+        self._lists = Lists(store, version=version)
         self.requests: collections.deque[LoggedRequest] = collections.deque(maxlen=_MAX_REQUESTS_LOGGED)
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
@@ -249,7 +249,7 @@ class Handler:
 
     def _delete_collection(self, route: routes.Route, query: Mapping[str, str], body: Any) -> web.Response:
         options = delete_options(query, _delete_body(body))
-        chosen = self._lists.select(route, predicate(query, route.resource))
+        chosen = self._lists.select(route, self._lists.predicate(query, route.resource))
         metadata = {"resourceVersion": str(self._store.version)}
         for obj in chosen:
             key = ObjectKey(obj["metadata"].get("namespace", ""), obj["metadata"]["name"])
@@ -261,7 +261,7 @@ class Handler:
         namespace, name = address
         if name:
             return coreevents.view(self._registry.get(EVENTS, ObjectKey(namespace, name)))
-        selects = predicate(query, EVENTS)
+        selects = self._lists.predicate(query, EVENTS)
         items = [
             coreevents.in_list(view)
             for view in (coreevents.view(event) for event in self._store.objects(EVENTS))
@@ -283,7 +283,7 @@ class Handler:
             raise internal(f'resourceVersion: Invalid value: "{query["resourceVersion"]}": invalid syntax')
         options = list_options(query, watch=True)
         version = check_version(options.version, self._store)
-        selects = predicate(query, route.resource)
+        selects = self._lists.predicate(query, route.resource)
         initial = None
         if not version or options.initial_events:
             initial, version = self._lists.select(route, selects), self._store.version

@@ -8,6 +8,7 @@ from typing import Any
 from tangram.base.errors import ServerError
 from tangram.kube.resources import Resource
 from tangram.testing.apiserver.answers import bad_request, expired
+from tangram.testing.apiserver.catalog import Version
 from tangram.testing.apiserver.options import list_options
 from tangram.testing.apiserver.routes import Route
 from tangram.testing.apiserver.selectors import Predicate, selector
@@ -19,8 +20,9 @@ _MAX_SNAPSHOTS = 100
 class Lists:
     """The lists of one store."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, version: Version) -> None:
         self._store = store
+        self._version = version
         self._snapshots: dict[str, tuple[str, list[Object]]] = {}
 
     def expire(self) -> None:
@@ -30,7 +32,7 @@ class Lists:
     def page(self, route: Route, query: Mapping[str, str]) -> Object:
         """One page."""
         options = list_options(query, watch=False)
-        selects = predicate(query, route.resource)
+        selects = self.predicate(query, route.resource)
         if options.token:
             version, items, start = self._continued(options.token)
         else:
@@ -47,6 +49,11 @@ class Lists:
             if not query.get("labelSelector") and not query.get("fieldSelector"):
                 metadata["remainingItemCount"] = len(items) - end
         return as_list(route.resource, items[start:end], metadata)
+
+    def predicate(self, query: Mapping[str, str], resource: Resource) -> Predicate:
+        """The selectors of a query."""
+        labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
+        return selector(labels=labels, fields=fields, resource=resource, version=self._version)
 
     def select(self, route: Route, selects: Predicate) -> list[Object]:
         """What a route's collection holds, by namespace and name."""
@@ -89,12 +96,6 @@ def as_list(resource: Resource, items: list[Object], metadata: Object) -> Object
         "metadata": metadata,
         "items": shown,
     }
-
-
-def predicate(query: Mapping[str, str], resource: Resource) -> Predicate:
-    """The selectors of a query."""
-    labels, fields = query.get("labelSelector", ""), query.get("fieldSelector", "")
-    return selector(labels=labels, fields=fields, resource=resource)
 
 
 def check_version(version: int | None, store: Store) -> int:

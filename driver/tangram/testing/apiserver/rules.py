@@ -59,6 +59,7 @@ def apply_defaults(resource: Resource, obj: Object, *, now: str) -> None:
     """Fills in what the API defines for absent fields, in place."""
     if resource == RESOURCE_CLAIMS:
         claims.apply_defaults(obj["spec"])
+        claimstatus.apply_defaults(obj.get("status"))
     elif resource == RESOURCE_CLAIM_TEMPLATES:
         claims.apply_defaults(obj["spec"].get("spec"))
     elif resource == RESOURCE_SLICES:

@@ -6,7 +6,7 @@ from typing import Any
 
 from tangram.kube.resources import EVENTS, NODES, PODS, RESOURCE_SLICES, Resource
 from tangram.testing.apiserver.answers import bad_request
-from tangram.testing.apiserver.catalog import JOBS, NAMESPACES
+from tangram.testing.apiserver.catalog import JOBS, NAMESPACES, Version
 from tangram.testing.apiserver.problems import label_value, qualified_name
 
 Object = dict[str, Any]
@@ -45,6 +45,7 @@ _FIELDS: Mapping[Resource, frozenset[str]] = {
         }
     ),
 }
+_SINCE_1_37: Mapping[Resource, frozenset[str]] = {RESOURCE_SLICES: frozenset({"spec.pool.name"})}
 _ALIASES = {"spec.host": "spec.nodeName"}
 _SET_BASED = re.compile(r"(?P<key>[^\s!=,()<>]+)\s+(?P<operator>in|notin)\s+\((?P<values>[^)]*)\)")
 _WORDS = re.compile(r"(?P<key>[^\s!=,()<>]+)\s+(?P<word>\S+).*")
@@ -52,20 +53,19 @@ _WORDS = re.compile(r"(?P<key>[^\s!=,()<>]+)\s+(?P<word>\S+).*")
 _TERMS = re.compile(r"(?:[^,(]|\([^)]*\))+")
 
 
-def selector(*, labels: str, fields: str, resource: Resource | None = None) -> Predicate:
+def selector(*, labels: str, fields: str, resource: Resource, version: Version) -> Predicate:
     """Whether an object matches both; 400 for what cannot be parsed, or `resource` does not support."""
     tests = [_label_test(term.strip()) for term in _TERMS.findall(labels)]
-    tests += [_field_test(term.strip(), resource) for term in fields.split(",") if term]
+    tests += [_field_test(term.strip(), resource, version) for term in fields.split(",") if term]
     return lambda obj: all(test(obj) for test in tests)
 
 
-def _field_test(term: str, resource: Resource | None) -> Predicate:
+def _field_test(term: str, resource: Resource, version: Version) -> Predicate:
     match = re.fullmatch(r"([^=!\s]+)\s*(==|=|!=)\s*(.*)", term)
     if match is None:
         raise bad_request(f"invalid selector: '{term}'; can't understand '{term}'")
     name, positive, value = match[1], match[2] != "!=", match[3]
-    known = _OF_ALL | _supported(resource)
-    if name not in known:
+    if name not in _OF_ALL | _supported(resource, version):
         if resource in _FIELDS:
             raise bad_request(f"field label not supported: {name}")
         raise bad_request(
@@ -75,10 +75,10 @@ def _field_test(term: str, resource: Resource | None) -> Predicate:
     return lambda obj: (_lookup(obj, path) == value) == positive
 
 
-def _supported(resource: Resource | None) -> frozenset[str]:
-    if resource is None:
-        return frozenset().union(*_FIELDS.values())
-    return _FIELDS.get(resource, frozenset())
+def _supported(resource: Resource, version: Version) -> frozenset[str]:
+    none: frozenset[str] = frozenset()
+    recent = _SINCE_1_37.get(resource, none) if version.minor >= 37 else none
+    return _FIELDS.get(resource, none) | recent
 
 
 def _lookup(obj: Object, path: tuple[str, ...]) -> str:
