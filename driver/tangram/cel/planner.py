@@ -270,14 +270,14 @@ class Planner:
 
     def _list(self, node: ListLiteral, scope: Slots) -> _Plan:
         items = [self._plan(item, scope) for item in node.items]
-        if all(item.is_constant for item in items):
+        if all(item.is_constant for item in items) and not node.optional:  # no constant is an optional
             return _constant(tuple(item.constant for item in items))
         return _Plan(run=evaluation.make_list([item.closure() for item in items], node.optional))
 
     def _map(self, node: MapLiteral, scope: Slots) -> _Plan:
         keys = [self._plan(key, scope) for key, _ in node.entries]
         values = [self._plan(value, scope) for _, value in node.entries]
-        if all(plan.is_constant for plan in (*keys, *values)):
+        if all(plan.is_constant for plan in (*keys, *values)) and not node.optional:
             try:
                 pairs = zip(keys, values, strict=True)
                 return _constant({map_key(key.constant): value.constant for key, value in pairs})
