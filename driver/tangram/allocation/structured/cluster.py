@@ -93,7 +93,8 @@ class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     `cel` is what selectors see of it. `guarded` is what selectors of device classes see where our controller
     decides: the device with its `allocator` attribute as kube-scheduler would need it, so that the guard of
     our classes holds; the same as `cel` for devices that our controller does not allocate. `plain`: a request
-    that says nothing of its capacities can have it, whole.
+    that says nothing of its capacities can have it, whole. `unreadable`: an attribute with a value of a kind
+    that is unknown here, for which no selector can be asked about the device; empty if there is none.
     """
 
     id: DeviceId
@@ -104,6 +105,7 @@ class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     capacity: Mapping[str, Capacity]
     consumes: tuple[Consumption, ...]
     has_lists: bool
+    unreadable: str
     plain: bool
 
     @property
@@ -226,7 +228,7 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
     at = ("", "")
     attributes: dict[str, Attribute] = {}
     values: dict[str, object] = {}
-    has_lists = False
+    has_lists, unreadable = False, ""
     capacity: dict[str, Capacity] = {}
     amounts: dict[str, Fraction] = {}
     plain = True
@@ -236,6 +238,8 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
             if (known := _attribute(attribute)) is not None:
                 attributes[name], values[name] = known
                 has_lists = has_lists or not known[0].scalar
+            else:
+                unreadable = name
         for name, item in (wire.capacity or {}).items():
             at = ("capacity", name)
             policy = item.request_policy
@@ -263,6 +267,7 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         capacity=capacity,
         consumes=consumes,
         has_lists=has_lists,
+        unreadable=unreadable,
         plain=plain,
     )
 
@@ -280,12 +285,12 @@ def _attribute(wire: DeviceAttribute) -> tuple[Attribute, object] | None:
     None for a value of a kind that this version does not know."""
     if wire.ints or wire.bools or wire.strings or wire.versions:
         return _list(wire)
-    if wire.string is not None:
-        return _scalar("string", wire.string)
     if wire.int_ is not None:
         return _scalar("int", wire.int_)
     if wire.bool_ is not None:
         return _scalar("bool", wire.bool_)
+    if wire.string is not None:
+        return _scalar("string", wire.string)
     return None if wire.version is None else _scalar("version", wire.version)
 
 

@@ -50,6 +50,8 @@ class Deriver:
         if isinstance(found, CelCompileError):
             self._account.pay(((hash((Derivation, text)), REFUSING * len(text)),))
             return f"CEL compile error: {found}"
+        if device.unreadable:
+            return f"on device {device.id}, attribute {device.unreadable}: unsupported attribute value"
         parts, answer = found.answer(device.cel)
         result = answer.result
         members = len(result) if isinstance(result, tuple) else 0

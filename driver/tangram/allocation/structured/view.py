@@ -212,11 +212,11 @@ class Matches:
             if isinstance(program, CelError):
                 bill = (*known.bill, compiling(selector.text, program))
                 return _Known(selector.failure(f": CEL compile error: {program}"), bill)
-            if device.has_lists and not self._reads_lists:
+            if (device.has_lists and not self._reads_lists) or device.unreadable:
                 bill = (*known.bill, compiling(selector.text, program))
-                return _Known(
-                    selector.failure(": CEL runtime error: attribute: unsupported attribute value"), bill
-                )
+                where = f"device {device.id}, attribute {device.unreadable or 'list'}"
+                text = f" on {where}: CEL runtime error: unsupported attribute value"
+                return _Known(selector.failure(text), bill)
             seen = device.guarded if selector.guarded else device.cel
             if seen.allow_multiple_allocations and self._features.is_basic:
                 seen = replace(seen, allow_multiple_allocations=False)

@@ -115,6 +115,13 @@ def test_lists_agree_where_they_have_something_in_common() -> None:
     assert devices(solve([numbered(3)], [one])) == [["d0", "d2"]]
 
 
+def test_nothing_is_derived_of_a_value_of_an_unknown_kind() -> None:
+    odd = device("b", attributes={"i": {"matrix": 1}})
+    wants = claim(request(count=2, derivedAttributes=derived(a="1")), constraints=[agree()])
+    outcome = solve([slice_("a", odd)], [wants])
+    assert outcome.error.endswith("attribute i: unsupported attribute value")
+
+
 def test_types_tell_values_apart_and_versions_go_by_their_text() -> None:
     texts = ("1", '"1"', "true", 'semver("1.0.0")', 'semver("1.0.0+build")')
     for first in texts:

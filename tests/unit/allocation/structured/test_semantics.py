@@ -385,6 +385,17 @@ def test_the_answer_is_the_same_for_both_policies_when_there_is_no_choice() -> N
         assert devices(solve(slices, [claim(request(count=2))], policy=policy)) == [["a", "b"]]
 
 
+@every_version
+def test_no_selector_can_be_asked_about_an_attribute_of_an_unknown_kind(version: str) -> None:
+    odd = device("b", attributes={"x": {"matrix": 1}})
+    everything = [claim(request(count=2, when="true"))]
+    assert devices(solve([slice_("a", odd)], everything, features=full(version))) == "fatal"
+    assert devices(solve([slice_("a", odd)], [claim(request(when="true"))], features=full(version))) == [
+        ["a"]
+    ]
+    assert devices(solve([slice_(odd)], [claim(request())], features=full(version))) == [["b"]]
+
+
 def test_classes_are_looked_up_by_name_only() -> None:
     assert devices(solve([slice_("a")], [claim(request())], classes=[ANY])) == [["a"]]
 
