@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tangram import __version__
-from tangram.allocation.structured import Options
+from tangram.allocation.structured import Code, Options
 from tangram.base.errors import UsageError
 from tangram.cli.livecluster import read_cluster
 from tangram.cli.placing import Answer, Placer, chosen_nodes
@@ -197,17 +197,20 @@ def _fitting_lines(answer: Answer) -> Iterable[str]:
 
 
 def _refusal_lines(answer: Answer) -> Iterable[str]:
-    """Devices by what refuses them, the smallest groups first: there the least is missing."""
-    groups: dict[tuple[str, str], list[str]] = {}
+    """Devices by what refuses them, the smallest groups first: there the least is missing. Those that are for
+    other requests come last."""
+    groups: dict[tuple[bool, str, str], list[str]] = {}
     for node, refusals in answer.refusals.items():
         for refusal in refusals:
             device = f"{node}/{refusal.device.device}"
-            groups.setdefault((refusal.request, refusal.text), []).append(device)
-    several = len({request for request, _ in groups}) > 1
+            key = (refusal.code in (Code.CLASS, Code.ALLOCATOR), refusal.request, refusal.text)
+            groups.setdefault(key, []).append(device)
+    several = len({request for _, request, _ in groups}) > 1
     if groups:
         yield ""
         yield "refused devices:"
-    for (request, text), devices in sorted(groups.items(), key=lambda item: (len(item[1]), item[0])):
+    ranked = sorted(groups.items(), key=lambda item: (item[0][0], len(item[1]), item[0]))
+    for (_, request, text), devices in ranked:
         about = f"request {request}: " if several else ""
         shown = ", ".join(devices[:_SHOWN_DEVICES])
         more = f" and {len(devices) - _SHOWN_DEVICES} more" if len(devices) > _SHOWN_DEVICES else ""

@@ -59,6 +59,21 @@ def test_every_refused_device_has_its_reason_in_groups_the_shortest_first(run: _
     assert next(value for key, value in by_text.items() if "model is A" in key) == "n1/a, n2/a"
 
 
+def test_devices_of_other_classes_come_last(run: _Runner) -> None:
+    other = device_class("b-only")
+    other["spec"]["selectors"].append(
+        {"cel": {"expression": "device.attributes['gpu.example'].model == 'B'"}}
+    )
+    held = _allocated("held", ("n2", "b"), ("n2", "c"), ("n1", "b"))
+    code, out, _ = run("c", objects=(held, other, claim("c", class_name="b-only")))
+    assert code == 3
+    groups = out.partition("refused devices:\n")[2].splitlines()[::2]
+    assert [line.strip() for line in groups] == [
+        "3  is held by claim default/held",
+        "2  is not of class b-only: device.attributes['gpu.example'].model == 'B' (model is A)",
+    ]
+
+
 def test_programs_get_each_device(run: _Runner) -> None:
     code, out, _ = run("claim/c", "-o", "json", objects=(claim("c", count=9),))
     (answer,) = json.loads(out)["claims"]
