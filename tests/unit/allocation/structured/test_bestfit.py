@@ -46,6 +46,14 @@ def test_a_linked_pair_before_the_first_two() -> None:
     assert devices(solve(gpus(*PAIRS), [claim(request(count=2))])) == [["gpu-0", "gpu-1"]]
 
 
+def test_links_are_those_of_the_ordinals_in_whatever_order_gpus_are_published() -> None:
+    (item,) = gpus(*PAIRS)
+    item["spec"]["devices"] = [item["spec"]["devices"][i] for i in (3, 2, 0, 1)]
+    found = devices(best([item], [claim(request(count=2))]))
+    assert isinstance(found, list)
+    assert set(found[0]) in ({"gpu-0", "gpu-2"}, {"gpu-1", "gpu-3"})
+
+
 def test_one_gpu_leaves_the_whole_pair() -> None:
     slices, old = gpus(*PAIRS), held("gpu-1", driver=DRIVER_NAME)
     assert devices(best(slices, [old, claim(request())])) == [["gpu-3"]]

@@ -229,3 +229,9 @@ def test_a_device_that_is_shared_no_more_but_of_which_somebody_has_a_share() -> 
     wants = either("r", sub("all", allocationMode="All", when='device.driver != ""'), sub("one"))
     assert devices(solve(slices, [old, claim(wants)])) == [["b"]]
     assert devices(solve(slices, [old, claim(request(capacity={"m": "2"}))])) == [["a"]]
+
+
+def test_of_what_is_overdrawn_nothing_is_left() -> None:
+    old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "9"}})
+    outcome = solve([slice_(shared(m="8"))], [old, claim(request(capacity={"m": "1"}))])
+    assert [refusal.text for refusal in outcome.reasons.refusals] == ["capacity m: 1 needed, 0 of 8 left"]

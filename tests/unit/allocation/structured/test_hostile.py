@@ -21,7 +21,7 @@ from tests.unit.allocation.structured.world import (
     sub,
 )
 
-from tangram.allocation.structured import Allocated, Cluster, Options, Policy, decide
+from tangram.allocation.structured import Allocated, Cluster, NodeFacts, Options, Policy, decide
 from tangram.allocation.structured.candidates import Taker
 from tangram.allocation.structured.constraints import MatchAttribute
 from tangram.allocation.structured.engine import cluster_view
@@ -213,6 +213,16 @@ CASES: list[tuple[str, list[Json], list[Json], bool]] = [
         True,
     ),
     (
+        "a subrequest that leaves less than the claim may have to those behind it",
+        [numbered(60)],
+        [
+            claim(
+                either("a", sub("x", count=17), sub("y")), request("b", count=16), constraints=[distinct("i")]
+            )
+        ],
+        True,
+    ),
+    (
         "more shares than shared devices have room for",
         [shared(12)],
         [claim(*[request(f"r{i}") for i in range(13)])],
@@ -230,6 +240,26 @@ def test_soon_found_or_refuted(slices: list[Json], claims: list[Json], fits: boo
     assert not outcome.exhausted
     assert (outcome.allocations is not None) is fits
     assert outcome.steps < FEW_STEPS
+
+
+def test_counting_takes_steps_for_each_alternative_and_device() -> None:
+    def steps(alternatives: int, count: int) -> int:
+        wants = claim(either("r", *[sub(f"s{j}") for j in range(alternatives)]))
+        return solve([numbered(count)], [wants], policy=Policy.TANGRAM).steps
+
+    assert steps(8, 128) - steps(8, 64) >= 8
+    assert steps(8, 128) - steps(4, 128) >= 8
+
+
+def test_what_is_worked_out_about_nodes_is_bounded() -> None:
+    cluster = Cluster(slices=[], classes=[])
+    with patch.object(Cluster, "REMEMBERED", 3):
+        for number in range(10):
+            cluster_view(cluster, NodeFacts(name=f"n{number}"), LATEST)
+            assert len(cluster.views) <= 3
+        assert cluster_view(cluster, NodeFacts(name="n9"), LATEST) is cluster_view(
+            cluster, NodeFacts(name="n9"), LATEST
+        )
 
 
 def test_groups_that_are_too_small_are_passed_over() -> None:
