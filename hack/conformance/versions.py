@@ -95,9 +95,10 @@ VERSIONS = {
 
 
 def version_of(name: str) -> Version:
-    """Of "1.36" or "v0.36.3". Raises ClusterError."""
+    """Of "1.36", "1.36.3", "k8s-1.36" or "v0.36.3". Raises ClusterError."""
     for version in VERSIONS.values():
-        if name in {version.kubernetes, version.module_version}:
+        module = version.module_version
+        if name in {version.kubernetes, version.preset, module, module.replace("v0.", "1.", 1)}:
             return version
     raise ClusterError(
         f"there is no oracle of version {name!r}", next_step=f"choose from {', '.join(VERSIONS)}", exit_code=2

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchlib.benches.tables import goal_list, prose
+from benchlib.numbers import positive
 from benchlib.results import Goal, Measurement, Result
 from clusterlib.steps import step
 from conformance.celgenerate import Generator
@@ -64,7 +65,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _EPILOG
     add = parser.add_argument
     add("--version", default="1.36", metavar="V", help=f"one of {', '.join(VERSIONS)} (%(default)s)")
-    add("--cases", type=int, default=5000, metavar="N", help="selectors (%(default)s)")
+    add("--cases", type=positive, default=5000, metavar="N", help="selectors (%(default)s)")
     add("--seed", type=int, default=1, metavar="S", help="for other selectors (%(default)s)")
     add("--most", type=int, default=20, metavar="N", help="show so many differences (%(default)s)")
     add("--derived", action="store_true", help="expressions of derived attributes in place of selectors")

@@ -1,5 +1,6 @@
 """The parts of the benches that can be wrong without anybody noticing: reading, reckoning, rendering."""
 
+import argparse
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -8,8 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from benchlib.benches import e2e, memory, prepare, start
+from benchlib.benches import conformance, e2e, memory, prepare, start
 from benchlib.benches.tables import amount, goal_list, prose
+from benchlib.numbers import positive
 from benchlib.processes import parse_smaps
 from benchlib.results import Goal, Machine, Result
 from benchlib.statistics import summarize
@@ -157,3 +159,19 @@ async def test_the_steps_of_a_pod() -> None:
     assert found.keys() == set(e2e._STEPS)
     assert 0 < found["claim"] <= found["allocated"]
     assert 0 < found["bound"] <= found["running"]
+
+
+@pytest.mark.parametrize("text", ["0", "-5", "x", "1.5", ""])
+def test_how_many_is_a_number_above_0(text: str) -> None:
+    parser = argparse.ArgumentParser()
+    conformance.configure(parser)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--cases", text])
+    assert positive("7") == 7
+
+
+def test_of_few_problems_one_may_be_given_up_by_chance() -> None:
+    limit = conformance.most_given_up
+    assert [limit(cases) >= 1000 / cases for cases in (1, 100, 1_000)] == [False, True, True]
+    assert limit(1_000) < 5
+    assert limit(100_000) == 1

@@ -65,7 +65,7 @@ def test_slices_hold_devices_or_counters_as_the_version_wants() -> None:
 
 
 def test_versions_go_by_either_name() -> None:
-    assert version_of("1.36") is version_of("v0.36.3")
+    assert version_of("1.36") is version_of("v0.36.3") is version_of("1.36.3") is version_of("k8s-1.36")
     with pytest.raises(Exception, match=r"choose from 1\.34, 1\.35, 1\.36, 1\.36\.6, 1\.37"):
         version_of("1.33")
 
