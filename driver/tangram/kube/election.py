@@ -95,10 +95,10 @@ class LeaderElector:
         try:
             await self._acquire()
         except asyncio.CancelledError:
-            if self._attempted:
+            if self._attempted or self._leading:
+                self._leading = False
                 await self._release()
             raise
-        self._leading = True
         self._log.info("leadership_acquired")
         leading = asyncio.ensure_future(lead())
         keeping = asyncio.ensure_future(self._keep())
@@ -137,6 +137,11 @@ class LeaderElector:
             await self._clock.sleep(self._retry_period_s * pause)
 
     async def _try_to_acquire(self) -> bool:
+        # Noted before anything can come between the answer and whoever waits for it.
+        self._leading = await self._attempt()
+        return self._leading
+
+    async def _attempt(self) -> bool:
         started_s = self._clock.monotonic_s()
         try:
             lease = await self._read()

@@ -365,6 +365,22 @@ async def test_a_lease_that_is_got_while_the_process_ends_is_given_back(hall: Ha
     assert hall.spec["holderIdentity"] == ""
 
 
+@pytest.mark.parametrize("verb", ["create", "patch"])
+async def test_a_lease_that_is_got_as_the_process_is_told_to_end_is_given_back(verb: str) -> None:
+    """The answer and the signal at the same moment: the candidate has not looked at either yet."""
+    server = FakeApiServer()
+    if verb == "patch":
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        server.create(LEASES, {"metadata": {"name": "lease", "namespace": "tangram-system"}, "spec": spec})
+    link = ToldToEnd(server)
+    one = Candidate(link, "one")
+    link.stop = one.task.cancel
+    with pytest.raises(asyncio.CancelledError):
+        await one.task
+    assert not one.began.is_set()
+    assert server.get(LEASES, name="lease", namespace="tangram-system")["spec"]["holderIdentity"] == ""
+
+
 async def test_candidate_survives_refusals_and_nonsense(hall: Hall) -> None:
     hall.server.faults.answer(500, resource=LEASES, times=2)
     hall.server.faults.answer(403, resource=LEASES)
@@ -415,6 +431,19 @@ class Link(Client):
 
     async def patch(self, resource: Resource, patch: Any, **options: Any) -> bytes:
         return await self._pass(lambda: self._fake.patch(resource, patch, **options))
+
+
+class ToldToEnd(Link):
+    """The process gets a signal together with the answer to its first write."""
+
+    stop: Callable[[], object] | None = None
+
+    async def _pass(self, act: Callable[[], dict[str, Any]]) -> bytes:
+        answer = await super()._pass(act)
+        if "renewTime" in json.loads(answer)["spec"] and self.stop is not None:
+            self.stop()
+            self.stop = None
+        return answer
 
 
 class Overtaken(Link):
