@@ -95,6 +95,7 @@ class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     our classes holds; the same as `cel` for devices that our controller does not allocate. `plain`: a request
     that says nothing of its capacities can have it, whole. `unreadable`: an attribute with a value of a kind
     that is unknown here, for which no selector can be asked about the device; empty if there is none.
+    `counters`: how many it draws on.
     """
 
     id: DeviceId
@@ -104,6 +105,7 @@ class Device(msgspec.Struct, frozen=True, eq=False, kw_only=True, gc=False):
     attributes: Mapping[str, Attribute]
     capacity: Mapping[str, Capacity]
     consumes: tuple[Consumption, ...]
+    counters: int
     has_lists: bool
     unreadable: str
     plain: bool
@@ -266,6 +268,7 @@ def _device(pool: PoolId, wire: WireDevice) -> Device:
         attributes=attributes,
         capacity=capacity,
         consumes=consumes,
+        counters=sum(len(consumption.counters) for consumption in consumes),
         has_lists=has_lists,
         unreadable=unreadable,
         plain=plain,

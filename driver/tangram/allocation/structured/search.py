@@ -161,12 +161,6 @@ class Search:
         return _Fill(request, 0, 0, 0)
 
     @cached_property
-    def _counters(self) -> list[int]:
-        """How many counters the device at each position draws on."""
-        devices = (place.device for place in self._taker.view.places)
-        return [sum(len(c.counters) for c in device.consumes) if device else 0 for device in devices]
-
-    @cached_property
     def _looks_ahead(self) -> bool:
         return not self._permutes and traceless(self._requests, self._taker)
 
@@ -210,7 +204,7 @@ class Search:
                 frame.tried.add(kind)
             if frame.agreement and not self._agreeable(frame.agreement, position):
                 continue
-            self.steps += self._counters[position] // _COUNTERS_PER_STEP
+            self.steps += taker.view.device(position).counters // _COUNTERS_PER_STEP
             if taker.take(item, position, frame.slot) is None:
                 self.steps += 2
                 if not self._promising(frame, item, position):
