@@ -75,15 +75,20 @@ class Trial:
 
 def sample(package: str, *, module: str, size: int, seed: int) -> list[Change]:
     """At most so many changes, the same ones for the same sources and seed."""
-    found = [
+    found = changes(package, module=module)
+    if not found:
+        raise ClusterError(f"nothing to change in {package}", next_step="see --module", exit_code=2)
+    return random.Random(seed).sample(found, min(size, len(found)))
+
+
+def changes(package: str, *, module: str = "") -> list[Change]:
+    """All there are, in the modules whose path has `module` in it."""
+    return [
         Change(path, mutant)
         for path in _modules(package)
         if module in path.as_posix() and path.name != "__init__.py"
         for mutant in mutants(path.read_text(encoding="utf-8"))
     ]
-    if not found:
-        raise ClusterError(f"nothing to change in {package}", next_step="see --module", exit_code=2)
-    return random.Random(seed).sample(found, min(size, len(found)))
 
 
 def _modules(package: str) -> list[Path]:

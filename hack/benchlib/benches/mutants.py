@@ -4,13 +4,21 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
 
 from benchlib.benches.tables import prose
-from benchlib.results import Goal, Measurement, Result
+from benchlib.document import RESULTS
+from benchlib.results import Goal, Measurement, Result, read_results
+from clusterlib.errors import ClusterError
 from clusterlib.layout import REPOSITORY
 from clusterlib.steps import step
-from devtools.mutation import SUITES, Outcome, Suite, Trial, sample
+from devtools.mutation import SUITES, Change, Outcome, Suite, Trial, changes, sample
+
+_REASONS = Path(__file__).with_name("mutants.yaml")
 
 _DESCRIPTION = """\
 Mutation testing: takes a seeded sample of small changes of a package (a comparison, an operator, a number,
@@ -22,13 +30,15 @@ examples:
   hack/bench mutants --package cel --sample 300 --record
   hack/bench mutants --package allocation --sample 50 --seed 7
   hack/bench mutants --package allocation --module search --sample 1000     all of one module
+  hack/bench mutants --package cel --again --record       after tests were added: what survived, once more
 
 Files are not changed: each test process replaces the module as it imports it.
 """
 _EXPLANATION = """\
 A seeded sample of small changes of each package, each tried on the fast tests that execute it. Noticed: a
 test fails. Timed out: the tests take more CPU time than 20 s and three times what they take unchanged. What
-survives is listed: a test is missing, or the change makes no difference.
+survives is listed: a test is missing, or the change makes no difference. Where tests were added, or code was
+simplified, what had survived was tried again, and the score at first is told.
 """
 
 
@@ -40,52 +50,113 @@ def configure(parser: argparse.ArgumentParser) -> None:
     add("--module", default="", metavar="NAME", help="only modules whose path has this in it")
     add("--sample", type=int, default=300, metavar="N", help="changes (%(default)s)")
     add("--seed", type=int, default=1, metavar="S", help="for another sample (%(default)s)")
+    add(
+        "--again",
+        action="store_true",
+        help="only what survived the recorded sample, on the code as it is now",
+    )
     add("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="N", help="processes (%(default)s)")
 
 
 def measure(options: argparse.Namespace) -> Measurement:
-    chosen = sample(options.package, module=options.module, size=options.sample, seed=options.seed)
-    with step(f"{options.package}: its tests, unchanged") as progress:
-        suite = Suite(options.package)
+    package = options.package
+    if options.again:
+        return _again(package, jobs=options.jobs)
+    chosen = sample(package, module=options.module, size=options.sample, seed=options.seed)
+    trials = _tried(package, chosen, jobs=options.jobs)
+    counts = Counter(trial.outcome for trial in trials)
+    return _measurement(
+        package,
+        outcomes={outcome.value: counts[outcome] for outcome in Outcome},
+        survivors=sorted(str(trial.change) for trial in trials if trial.outcome is Outcome.SURVIVED),
+        parameters={"sample": len(trials), "seed": options.seed, "module": options.module},
+        first=None,
+    )
+
+
+def _again(package: str, *, jobs: int) -> Measurement:
+    """Of one change in several places by the same name each must be noticed."""
+    recorded = read_results(RESULTS).of("mutants").get(package)
+    if recorded is None:
+        raise ClusterError(f"no sample of {package} is recorded", next_step="measure one with --record")
+    details = recorded.details
+    names = Counter[str](details["survivors"])
+    chosen = [change for change in changes(package) if str(change) in names]
+    trials = _tried(package, chosen, jobs=jobs)
+    gone = names.keys() - {str(change) for change in chosen}
+    alive = {str(trial.change) for trial in trials if trial.outcome is Outcome.SURVIVED}
+    survivors = sorted(name for name in names.elements() if name in alive)
+    outcomes = dict(details["outcomes"])
+    outcomes[Outcome.NOTICED] += sum(names[name] for name in names.keys() - gone - alive)
+    outcomes[Outcome.SURVIVED] = len(survivors)
+    return _measurement(
+        package,
+        outcomes=outcomes,
+        survivors=survivors,
+        parameters=recorded.parameters,
+        first=details.get("first") or {"commit": recorded.commit, "outcomes": details["outcomes"]},
+    )
+
+
+def _tried(package: str, chosen: Sequence[Change], *, jobs: int) -> list[Trial]:
+    with step(f"{package}: its tests, unchanged") as progress:
+        suite = Suite(package)
         progress.detail = f"{suite.seconds:.0f} s of CPU time"
     done: list[Trial] = []
-    counts: Counter[Outcome] = Counter()
-    with step(f"{options.package}: {len(chosen)} changes") as progress:
-        for trial in suite.trials(chosen, jobs=options.jobs):
+    survived = 0
+    with step(f"{package}: {len(chosen)} changes") as progress:
+        for trial in suite.trials(chosen, jobs=jobs):
             done.append(trial)
-            counts[trial.outcome] += 1
             if trial.outcome is Outcome.SURVIVED:
+                survived += 1
                 where = f"line {trial.change.mutant.line}"
                 print(f"  survived: {trial.change} ({where})", file=sys.stderr, flush=True)
-            progress.note(f"{len(done)} tried, {counts[Outcome.SURVIVED]} survived")
-    survivors = sorted(str(trial.change) for trial in done if trial.outcome is Outcome.SURVIVED)
-    share = counts[Outcome.SURVIVED] / max(1, len(done))
+            progress.note(f"{len(done)} tried, {survived} survived")
+    return done
+
+
+def _measurement(
+    package: str,
+    *,
+    outcomes: Mapping[str, int],
+    survivors: Sequence[str],
+    parameters: Mapping[str, Any],
+    first: Mapping[str, Any] | None,
+) -> Measurement:
+    """`first`: what the sample showed at first, where what survived was tried again."""
+    share = 100 * len(survivors) / max(1, sum(outcomes.values()))
     return Measurement(
-        variant=options.package,
-        parameters={"sample": len(done), "seed": options.seed, "module": options.module},
-        goals=[Goal(name=f"survivors, {options.package}", value=100 * share, limit=15, unit="%")],
+        variant=package,
+        parameters=dict(parameters),
+        goals=[Goal(name=f"survivors, {package}", value=share, limit=15, unit="%")],
         details={
-            "outcomes": {outcome.value: counts[outcome] for outcome in Outcome},
+            "outcomes": dict(outcomes),
             "survivors": survivors,
-            "suite": [f"{path.relative_to(REPOSITORY)}" for path in SUITES[options.package]],
+            "first": first,
+            "suite": [f"{path.relative_to(REPOSITORY)}" for path in SUITES[package]],
         },
     )
 
 
+def reasons() -> Mapping[str, str]:
+    """Why changes that no test notices make no difference, by their names."""
+    found: dict[str, str] = yaml.safe_load(_REASONS.read_text(encoding="utf-8"))
+    return found
+
+
 def section(results: Mapping[str, Result]) -> str:
-    rows = []
-    for name, result in sorted(results.items()):
-        outcomes = result.details["outcomes"]
-        noticed = 100 - result.goals[0].value
-        cells = [name, f"{result.parameters['sample']}", *(f"{outcomes[o.value]}" for o in Outcome)]
-        rows.append(f"| {' | '.join(cells)} | {noticed:.0f} % |")
     heads = " | ".join(outcome.value for outcome in Outcome)
     table = "\n".join(
-        [f"| package | changes | {heads} | score |", "|---|---|" + "---|" * (len(Outcome) + 1), *rows]
+        [
+            f"| package | changes | {heads} | score | at first |",
+            "|---|---|" + "---|" * (len(Outcome) + 2),
+            *(_row(name, result) for name, result in sorted(results.items())),
+        ]
     )
+    known = reasons()
     survivors = "\n".join(
-        f"- {name} `{survivor}`"
-        for name, result in sorted(results.items())
+        f"- `{survivor}`: {known.get(survivor, '**a test is missing**')}"
+        for _, result in sorted(results.items())
         for survivor in result.details["survivors"]
     )
     return f"""\
@@ -95,8 +166,19 @@ def section(results: Mapping[str, Result]) -> str:
 
 {table}
 
-<details><summary>What survived</summary>
+<details><summary>What survived, and why it makes no difference</summary>
 
 {survivors}
 
 </details>"""
+
+
+def _row(package: str, result: Result) -> str:
+    outcomes, first = result.details["outcomes"], result.details.get("first")
+    before = f"{_score(first['outcomes'])}, commit {first['commit']}" if first else ""
+    counts = [f"{sum(outcomes.values())}", *(f"{outcomes[outcome.value]}" for outcome in Outcome)]
+    return f"| {' | '.join([package, *counts, _score(outcomes), before])} |"
+
+
+def _score(outcomes: Mapping[str, int]) -> str:
+    return f"{100 - 100 * outcomes[Outcome.SURVIVED] / sum(outcomes.values()):.0f} %"

@@ -1,16 +1,22 @@
 """Mutation testing: what is changed, that each change is one, and what the tests make of it."""
 
+import argparse
 import ast
 import os
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from benchlib.benches import mutants as bench
+from benchlib.benches.mutants import reasons
+from benchlib.results import Machine, Result, Results
 from clusterlib.layout import REPOSITORY
 from devtools.mutate import mutants, mutated
-from devtools.mutation import Change, sample
+from devtools.mutation import SUITES, Change, Outcome, Trial, changes, sample
 
 
 def _after(source: str) -> list[str]:
@@ -82,6 +88,56 @@ def test_a_change_says_where_it_is() -> None:
     change = Change(path, first)
     assert change.module == "tangram.cel.lexer"
     assert f"{change}" == "cel/lexer.py A.b: 1 → 2"
+
+
+def test_what_survived_is_tried_again_and_counted_with_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    every = changes("cel", module="lexer")
+    names = Counter(f"{change}" for change in every)
+    twice = next(name for name, count in names.items() if count == 2)
+    once, other = [name for name, count in names.items() if count == 1][:2]
+    outcomes = {"noticed": 4, "timed out": 1, "survived": 5}
+    survivors = [once, other, twice, twice, "cel/lexer.py of old: 1 → 2"]
+    recorded = Result(
+        bench="mutants",
+        variant="cel",
+        parameters={"sample": 10, "seed": 1, "module": ""},
+        details={
+            "outcomes": outcomes,
+            "survivors": [once, other, twice, twice, "cel/lexer.py of old: 1 → 2"],
+        },
+        commit="abc1234",
+        measured_at="2026-01-01T00:00:00Z",
+        duration_seconds=1,
+        machine=Machine(cpu="", cpus=1, memory_bytes=1, kernel="", os="", load=(0, 0)),
+        versions={},
+    )
+    monkeypatch.setattr(bench, "read_results", lambda _: Results(items=[recorded]))
+
+    def tried(package: str, chosen: list[Change], *, jobs: int) -> list[Trial]:
+        """The first of the two places with one name is not noticed."""
+        seen: set[str] = set()
+        trials = []
+        for change in chosen:
+            survives = f"{change}" in (other, twice) and f"{change}" not in seen
+            seen.add(f"{change}")
+            trials.append(Trial(change, Outcome.SURVIVED if survives else Outcome.NOTICED))
+        return trials
+
+    monkeypatch.setattr(bench, "_tried", tried)
+    parser = argparse.ArgumentParser()
+    bench.configure(parser)
+    found = bench.measure(parser.parse_args(["--package", "cel", "--again"]))
+    assert found.details["outcomes"] == {"noticed": 5, "timed out": 1, "survived": 3}
+    assert found.details["survivors"] == sorted([other, twice, twice])
+    assert found.details["first"] == {"commit": "abc1234", "outcomes": outcomes}
+    assert found.goals[0].value == pytest.approx(100 * 3 / 9)
+    page = bench.section({"cel": msgspec.structs.replace(recorded, details=found.details)})
+    assert "| cel | 9 | 5 | 1 | 3 | 67 % | 50 %, commit abc1234 |" in page
+
+
+def test_reasons_are_about_changes_that_there_are() -> None:
+    names = {f"{change}" for package in SUITES for change in changes(package)}
+    assert not reasons().keys() - names
 
 
 _NESTED = """\
