@@ -34,6 +34,7 @@ from tangram.controller.nodefit import refusal
 from tangram.kube.objects import AllocationResult, DeviceAllocationResult, Pod, ResourceClaim, ResourceSlice
 
 _SHOWN_NODES = 3
+_SHOWN_LINES = 10
 _CANNOT_RUN = "the pod cannot run "
 
 
@@ -227,7 +228,7 @@ def _refused(
 
 
 def _reasons(outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> list[str]:
-    """The nodes by what they say."""
+    """The nodes by what they say, what most say first."""
     by_text: dict[str, list[str]] = {}
     for node, why in refused.items():
         by_text.setdefault(why, []).append(node)
@@ -236,13 +237,21 @@ def _reasons(outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> list[st
         by_text.setdefault(text, []).append(outcome.node)
     if len(outcomes) + len(refused) == 1:
         return list(by_text)
-    return [f"{_nodes(nodes)}: {text}" for text, nodes in by_text.items()]
+    ranked = sorted(by_text.items(), key=lambda item: -len(item[1]))
+    lines = [f"{_nodes(nodes)}: {text}" for text, nodes in ranked[:_SHOWN_LINES]]
+    if left := sum(len(nodes) for _, nodes in ranked[_SHOWN_LINES:]):
+        lines.append(f"{_more(left)}: `tangram allocate --node NAME` tells of one")
+    return lines
 
 
 def _nodes(names: Sequence[str]) -> str:
     if len(names) <= _SHOWN_NODES:
         return ", ".join(names)
-    return f"{', '.join(names[:_SHOWN_NODES])} and {len(names) - _SHOWN_NODES} more nodes"
+    return f"{', '.join(names[:_SHOWN_NODES])} and {_more(len(names) - _SHOWN_NODES)}"
+
+
+def _more(count: int) -> str:
+    return f"{count} more node{'s' if count > 1 else ''}"
 
 
 def chosen_nodes(problem: Problem, wanted: str) -> list[str]:

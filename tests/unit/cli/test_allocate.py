@@ -101,6 +101,22 @@ def test_a_pod_follows_its_allocated_claim(run: _Runner) -> None:
     assert {name: claim["node"] for name, claim in claims.items()} == {"shared": "n2", "second-one": "n2"}
 
 
+def test_of_many_nodes_that_say_different_things_the_most_are_told(run: _Runner) -> None:
+    objects = [device_class(), claim("c", count=2)]
+    for number in range(30):
+        name = f"n{number:02}"
+        held = claim(f"held-{number}")
+        result = {"request": "r", "driver": "gpu.example", "pool": name, "device": "a"}
+        held["status"] = {"allocation": {"devices": {"results": [result]}}}
+        objects += [node(name), resource_slice(name, device("a"), device("b")), held]
+    objects += [node(f"m{number}") for number in range(4)]
+    reasons = run.claims(*objects)["c"]["reasons"]
+    line = "request r: 2 devices wanted, of 2 devices 1 can be used: 1 held by claim default/held-{}"
+    assert reasons[1] == "m0, m1, m2 and 1 more node: request r: 2 devices wanted, no devices on this node"
+    assert reasons[2:11] == [f"n{number:02}: {line.format(number)}" for number in range(9)]
+    assert reasons[11:] == ["21 more nodes: `tangram allocate --node NAME` tells of one"]
+
+
 def test_an_allocation_for_nodes_that_nobody_can_tell_is_an_error_of_the_pod(run: _Runner) -> None:
     given = claim("given")
     odd = {"matchExpressions": [{"key": "zone", "operator": "Like", "values": ["x"]}]}
