@@ -118,27 +118,34 @@ class _Head(msgspec.Struct, frozen=True, rename="camel"):
 
 
 _head = msgspec.json.Decoder(_Head)
+_UNSAID = _Head()
 
 
-def _objects(raw: bytes | msgspec.Raw, where: str, lists: int = 0) -> Iterator[FileObject]:
+def _objects(
+    raw: bytes | msgspec.Raw, where: str, lists: int = 0, *, listed: _Head = _UNSAID
+) -> Iterator[FileObject]:
+    """`listed`: what items of a list of one kind are where they do not say it themselves."""
     try:
         head = _head.decode(raw)
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidObjectError(
             f"is no Kubernetes object: {error}", object_name=where, next_step=_EACH
         ) from None
-    if not head.kind or not head.api_version:
-        missing = "kind" if not head.kind else "apiVersion"
+    kind, api_version = head.kind or listed.kind, head.api_version or listed.api_version
+    if not kind or not api_version:
+        missing = "kind" if not kind else "apiVersion"
         raise InvalidObjectError("is missing", object_name=where, field=missing, next_step=_EACH)
-    if head.items is None or not head.kind.endswith("List"):
-        yield FileObject(where=where, api_version=head.api_version, kind=head.kind, raw=bytes(raw))
+    if head.items is None or not kind.endswith("List"):
+        yield FileObject(where=where, api_version=api_version, kind=kind, raw=bytes(raw))
         return
     if lists == _MAXIMUM_NESTED_LISTS:
         raise InvalidObjectError(
             "has too many Lists in each other", object_name=where, next_step="give the objects one by one"
         )
+    of = kind.removesuffix("List")
+    item_head = _Head(api_version=api_version if of else "", kind=of)
     for index, item in enumerate(head.items):
-        yield from _objects(item, f"{where}, items[{index}]", lists + 1)
+        yield from _objects(item, f"{where}, items[{index}]", lists + 1, listed=item_head)
 
 
 _EACH = "each object needs apiVersion, kind and metadata.name"

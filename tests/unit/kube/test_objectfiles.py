@@ -47,6 +47,18 @@ def test_text_of_yaml_stays_text() -> None:
     assert json.loads(found.raw)["metadata"]["labels"] == {"a": "2026-01-01", "b": "no", "c": "1.50"}
 
 
+def test_items_of_a_list_of_one_kind_need_not_say_it() -> None:
+    """So the API server lists them: `kubectl get --raw /api/v1/nodes`."""
+    bare = {"metadata": {"name": "n"}}
+    listed = _text({"apiVersion": "v1", "kind": "NodeList", "items": [bare, _NODE, {**bare, "kind": "Pod"}]})
+    found = parse_objects(listed, name="f")
+    assert [(each.api_version, each.kind) for each in found] == [
+        ("v1", "Node"),
+        ("v1", "Node"),
+        ("v1", "Pod"),
+    ]
+
+
 def test_aliases_stand_for_what_they_name() -> None:
     data = (
         b"apiVersion: v1\nkind: List\nitems:\n"
