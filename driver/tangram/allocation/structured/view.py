@@ -4,6 +4,7 @@ Answers of selectors are remembered: they depend on the device and the text alon
 cluster.
 """
 
+import re
 from collections.abc import Hashable, Iterable
 from fractions import Fraction
 from functools import lru_cache
@@ -31,6 +32,8 @@ _REMEMBERED = 64
 _REMEMBERED_ANSWERS = 1_000
 """Different answers of all kinds together, 0.7 KB each; a kind whose selectors tell each device from all
 others has one per device."""
+_UNLIKE_TEXT = re.compile(r"[-+0-9.]*|true|false|absent")
+"""Texts that would be taken for something else."""
 _MAXIMUM_VALUES = 4
 """Values of a device quoted for one selector."""
 
@@ -317,7 +320,7 @@ def _text(value: object) -> str:
         return value.text
     if isinstance(value, tuple):
         return f"[{', '.join(map(_text, value[:_MAXIMUM_VALUES]))}]"
-    return str(value)
+    return f'"{value}"' if isinstance(value, str) and _UNLIKE_TEXT.fullmatch(value) else str(value)
 
 
 @lru_cache(maxsize=256)

@@ -104,6 +104,10 @@ def test_a_counter_tells_who_has_the_rest() -> None:
         ({"version": "1.2.3"}, "x is 1.2.3"),
         ([1, 2], "x is [1, 2]"),
         ("long", "x is long"),
+        (1, "x is 1"),
+        ("1", 'x is "1"'),
+        ("", 'x is ""'),
+        ("true", 'x is "true"'),
     ],
 )
 def test_the_values_found_are_quoted(attribute: Any, text: str) -> None:
