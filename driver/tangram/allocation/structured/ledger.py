@@ -196,18 +196,19 @@ class Ledger:
         place = self._view.places[position]
         key = self.account_key(place)
         if key not in self._users:
-            by_set: dict[str, dict[str, None]] = {}
+            by_set: dict[str, set[str]] = {}
             for item in (*place.pool.slices, *place.pool.others):
                 for device in item.devices:
                     for consumption in device.consumes if self.is_allocated(device.id) else ():
-                        by_set.setdefault(consumption.counter_set, {}).update(self._claims(device.id))
+                        by_set.setdefault(consumption.counter_set, set()).update(self.holders(device.id))
             self._users[key] = {name: sorted(claims) for name, claims in by_set.items()}
         return self._users[key].get(counter_set, [])
 
-    def _claims(self, device: DeviceId) -> dict[str, None]:
+    def holders(self, device: DeviceId) -> list[str]:
+        """The claims that had the device, or a share of it, before this decision."""
         shares = self._allocated.shared.get(device)
-        names = [self._allocated.held.get(device, ""), *(shares.holders if shares else ())]
-        return dict.fromkeys(name for name in names if name)
+        names = {self._allocated.held.get(device, ""), *(shares.holders if shares else ())}
+        return sorted(names - {""})
 
     def is_allocated(self, device: DeviceId) -> bool:
         """True if somebody had the device, or a share of it, before this decision."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.account import TooDear
 from tangram.allocation.structured.candidates import Taker
+from tangram.allocation.structured.capacity import Lacking
 from tangram.allocation.structured.cluster import Device
 from tangram.allocation.structured.constraints import DistinctAttribute, MatchAttribute
 from tangram.allocation.structured.judge import Judge
@@ -203,19 +204,24 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
         return Refused(Code.BUDGET, f"not looked at: {error}")
     if refusal is not None and isinstance(refusal.what, Lack):
         return Refused(refusal.code, _after(refusal.what, position, taker))
+    if refusal is not None and isinstance(refusal.what, Lacking):
+        holders = taker.ledger.holders(taker.view.device(position).id)
+        return Refused(refusal.code, f"{refusal.what} after {_claims(holders)}" if holders else refusal.what)
     return refusal
 
 
 def _after(lack: Lack, position: int, taker: Taker) -> str:
     """A counter that has too little left, with the claims that have the rest."""
     users = taker.ledger.users(position, lack.counter_set)
-    claims = f"claim{'s' if len(users) > 1 else ''} {', '.join(users[:_MOST_USERS])}"
-    if len(users) > _MOST_USERS:
-        claims += f" and {len(users) - _MOST_USERS} more"
     place = taker.view.places[position]
     if users and place.slice is not None and lack.counter_set in dict(place.slice.derived_sets):
-        return f"{_ON_HARDWARE} {claims} {'have' if len(users) > 1 else 'has'}"
-    return f"{lack} after {claims}" if users else str(lack)
+        return f"{_ON_HARDWARE} {_claims(users)} {'have' if len(users) > 1 else 'has'}"
+    return f"{lack} after {_claims(users)}" if users else str(lack)
+
+
+def _claims(names: Sequence[str]) -> str:
+    shown = f"claim{'s' if len(names) > 1 else ''} {', '.join(names[:_MOST_USERS])}"
+    return f"{shown} and {len(names) - _MOST_USERS} more" if len(names) > _MOST_USERS else shown
 
 
 def _wanted(alternative: Alternative) -> str:

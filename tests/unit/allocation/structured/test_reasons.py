@@ -81,6 +81,18 @@ def test_what_differs_between_devices_is_left_to_each_of_them() -> None:
     )
 
 
+def test_a_shared_device_tells_who_has_the_rest() -> None:
+    item = slice_(device("a", capacity={"m": 10}, allowMultipleAllocations=True))
+    shares = [
+        held({"device": "a", "shareID": name, "consumedCapacity": {"m": 4}}, name=name) for name in ("x", "y")
+    ]
+    outcome = solve([item], [*shares, claim(request(capacity={"m": 3}))])
+    assert why(outcome)["a"] == (
+        Code.CAPACITY,
+        "capacity m: 3 needed, 2 of 10 left after claims ns/x, ns/y",
+    )
+
+
 def test_a_counter_tells_who_has_the_rest() -> None:
     one = {"s": {"c": 1}}
     items = [device(name, counters=one) for name in ("a", "b", "c")]
