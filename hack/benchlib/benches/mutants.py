@@ -38,7 +38,7 @@ _EXPLANATION = """\
 A seeded sample of small changes of each package, each tried on the fast tests that execute it. Noticed: a
 test fails. Timed out: the tests take more CPU time than 20 s and three times what they take unchanged. What
 survives is listed: a test is missing, or the change makes no difference. Where tests were added, or code was
-simplified, what had survived was tried again, and the score at first is told.
+simplified, what had survived without such a reason was tried again, and the score at first is told.
 """
 
 
@@ -75,16 +75,18 @@ def measure(options: argparse.Namespace) -> Measurement:
 
 
 def _again(package: str, *, jobs: int) -> Measurement:
-    """Of one change in several places by the same name each must be noticed."""
+    """What has a reason is not tried, and counts as before. Of one change in several places by the same name
+    each must be noticed."""
     recorded = read_results(RESULTS).of("mutants").get(package)
     if recorded is None:
         raise ClusterError(f"no sample of {package} is recorded", next_step="measure one with --record")
     details = recorded.details
     names = Counter[str](details["survivors"])
-    chosen = [change for change in changes(package) if str(change) in names]
-    trials = _tried(package, chosen, jobs=jobs)
-    gone = names.keys() - {str(change) for change in chosen}
-    alive = {str(trial.change) for trial in trials if trial.outcome is Outcome.SURVIVED}
+    there = [change for change in changes(package) if str(change) in names]
+    gone = names.keys() - {str(change) for change in there}
+    alive = reasons().keys() & names.keys()
+    trials = _tried(package, [change for change in there if str(change) not in alive], jobs=jobs)
+    alive |= {str(trial.change) for trial in trials if trial.outcome is Outcome.SURVIVED}
     survivors = sorted(name for name in names.elements() if name in alive)
     outcomes = dict(details["outcomes"])
     outcomes[Outcome.NOTICED] += sum(names[name] for name in names.keys() - gone - alive)

@@ -94,9 +94,10 @@ def test_what_survived_is_tried_again_and_counted_with_the_rest(monkeypatch: pyt
     every = changes("cel", module="lexer")
     names = Counter(f"{change}" for change in every)
     twice = next(name for name, count in names.items() if count == 2)
-    once, other = [name for name, count in names.items() if count == 1][:2]
-    outcomes = {"noticed": 4, "timed out": 1, "survived": 5}
-    survivors = [once, other, twice, twice, "cel/lexer.py of old: 1 → 2"]
+    once, other, argued = [name for name, count in names.items() if count == 1][:3]
+    monkeypatch.setattr(bench, "reasons", lambda: {argued: "spares time"})
+    outcomes = {"noticed": 4, "timed out": 1, "survived": 6}
+    survivors = [once, other, argued, twice, twice, "cel/lexer.py of old: 1 → 2"]
     recorded = Result(
         bench="mutants",
         variant="cel",
@@ -115,6 +116,7 @@ def test_what_survived_is_tried_again_and_counted_with_the_rest(monkeypatch: pyt
         seen: set[str] = set()
         trials = []
         for change in chosen:
+            assert f"{change}" != argued
             survives = f"{change}" in (other, twice) and f"{change}" not in seen
             seen.add(f"{change}")
             trials.append(Trial(change, Outcome.SURVIVED if survives else Outcome.NOTICED))
@@ -124,12 +126,14 @@ def test_what_survived_is_tried_again_and_counted_with_the_rest(monkeypatch: pyt
     parser = argparse.ArgumentParser()
     bench.configure(parser)
     found = bench.measure(parser.parse_args(["--package", "cel", "--again"]))
-    assert found.details["outcomes"] == {"noticed": 5, "timed out": 1, "survived": 3}
-    assert found.details["survivors"] == sorted([other, twice, twice])
+    assert found.details["outcomes"] == {"noticed": 5, "timed out": 1, "survived": 4}
+    assert found.details["survivors"] == sorted([other, argued, twice, twice])
     assert found.details["first"] == {"commit": "abc1234", "outcomes": outcomes}
-    assert found.goals[0].value == pytest.approx(100 * 3 / 9)
+    assert found.goals[0].value == pytest.approx(100 * 4 / 10)
     page = bench.section({"cel": msgspec.structs.replace(recorded, details=found.details)})
-    assert "| cel | 9 | 5 | 1 | 3 | 67 % | 50 %, commit abc1234 |" in page
+    assert "| cel | 10 | 5 | 1 | 4 | 60 % | 45 %, commit abc1234 |" in page
+    assert f"- `{argued}`: spares time\n" in page
+    assert f"- `{other}`: **a test is missing**\n" in page
 
 
 def test_reasons_are_about_changes_that_there_are() -> None:
