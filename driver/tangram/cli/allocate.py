@@ -26,7 +26,8 @@ a time in the order given, each on what the ones before it left; with --node or 
 """
 _EPILOG = """\
 examples:
-  kubectl get resourceslices,deviceclasses,nodes,resourceclaims,pods -A -o yaml >cluster.yaml
+  kubectl get resourceslices,deviceclasses,nodes,resourceclaims,resourceclaimtemplates,pods -A -o yaml \\
+      >cluster.yaml
   tangram allocate -f cluster.yaml -f pod.yaml             would the pod of pod.yaml get its GPUs, and which
   tangram allocate -f cluster.yaml --node worker-3         what one node can do for all claims together
   tangram allocate -f cluster.yaml --features k8s-1.36 --policy first-fit
