@@ -53,9 +53,11 @@ def explain(
         if all(look.line for look in mine)
     ]
     if not lines:
-        lines = list(_conflicts(requests, taker)) or ["the requests cannot be served together on this node"]
+        lines = list(_conflicts(requests, taker, exhausted=exhausted))
     if exhausted:
         lines = ["the search was ended before all possibilities were tried", *lines]
+    elif not lines:
+        lines = ["the requests cannot be served together on this node"]
     return Reasons(
         summary="; ".join([*lines, *_pools(taker.view)]),
         refusals=refusals,
@@ -288,7 +290,7 @@ def _shared_attributes(looks: Sequence[_Look], taker: Taker) -> str:
     return ", ".join(sorted(names))
 
 
-def _conflicts(requests: Sequence[Request], taker: Taker) -> Iterator[str]:
+def _conflicts(requests: Sequence[Request], taker: Taker, *, exhausted: bool) -> Iterator[str]:
     """Constraints that no two requests can satisfy together, and requests that compete."""
     for mine in taker.constraints:
         for constraint in mine:
@@ -306,7 +308,8 @@ def _conflicts(requests: Sequence[Request], taker: Taker) -> Iterator[str]:
                 yield f"the requests {names} must have {kind} {constraint.attribute}"
     if len(requests) > 1:
         wanted = sum(min(a.count for a in request.alternatives) for request in requests)
-        yield f"each of {len(requests)} requests could be served alone, but not all {wanted} devices together"
+        together = f"{'no way was found for' if exhausted else 'not'} all {wanted} devices together"
+        yield f"each of {len(requests)} requests could be served alone, but {together}"
 
 
 def _group(refusal: Refused) -> str:

@@ -426,6 +426,10 @@ def test_counting_very_many_counters_takes_steps(policy: Policy) -> None:
     with patch.object(Pruning, "_room", room):
         outcome = solve(slices, [wants], policy=policy)
     assert outcome.exhausted
+    assert outcome.reasons.summary == (
+        "the search was ended before all possibilities were tried; each of 32 requests could be served "
+        "alone, but no way was found for all 32 devices together"
+    )
     assert 0 < looks < 2_000_000
 
 
