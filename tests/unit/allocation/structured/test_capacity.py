@@ -231,7 +231,15 @@ def test_a_device_that_is_shared_no_more_but_of_which_somebody_has_a_share() -> 
     assert devices(solve(slices, [old, claim(request(capacity={"m": "2"}))])) == [["a"]]
 
 
+def test_of_a_capacity_that_no_share_has_taken_all_is_left() -> None:
+    item = shared(m="8", n="4")
+    old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "4"}})
+    assert devices(solve([slice_(item)], [old, claim(request(capacity={"m": "4", "n": "4"}))])) == [["a"]]
+    assert devices(solve([slice_(item)], [old, claim(request(capacity={"m": "5", "n": "4"}))])) == "no"
+
+
 def test_of_what_is_overdrawn_nothing_is_left() -> None:
     old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "9"}})
     outcome = solve([slice_(shared(m="8"))], [old, claim(request(capacity={"m": "1"}))])
-    assert [refusal.text for refusal in outcome.reasons.refusals] == ["capacity m: 1 needed, 0 of 8 left"]
+    (refusal,) = outcome.reasons.refusals
+    assert refusal.text.startswith("capacity m: 1 needed, 0 of 8 left")

@@ -248,6 +248,14 @@ def test_a_share_that_is_larger_than_the_gpu_is_refused() -> None:
 # --- linked sets ---
 
 
+def test_a_gpu_that_is_linked_to_none_before_it_may_be_linked_to_one_behind_it() -> None:
+    mesh = {0: {3: 1}, 1: {2: 1}, 2: {1: 1}, 3: {0: 1}}
+    of = fleet.machine(count=4, mesh=mesh)
+    for policy in Policy:
+        assert ordinals(of, ask(of, wants(4, nvLinkPeers=2), policy=policy)) == [[0, 1, 2, 3]]
+        assert devices(ask(of, wants(4, nvLinkPeers=4), policy=policy)) == "no"
+
+
 def test_links_that_take_too_long_to_count_are_not_taken_for_missing() -> None:
     assert ask(DGX_1V, wants(4, nvLinkPeers=2)).allocations
     with patch("tangram.allocation.structured.links._STEPS", 0):

@@ -11,6 +11,7 @@ from tests.unit.allocation.structured.world import (
     device,
     devices,
     distinct,
+    held,
     match,
     request,
     slice_,
@@ -18,6 +19,8 @@ from tests.unit.allocation.structured.world import (
 )
 
 from tangram.allocation.structured import Policy
+
+SHARE = "5a1d76ea-0000-4000-8000-000000000000"
 
 
 @pytest.mark.parametrize("policy", list(Policy))
@@ -42,3 +45,20 @@ def test_which_of_the_requests_has_which_device_matters(
             [slice_(*items)], [claim(*wants, constraints=[constraint("x", "a", "c")])], policy=policy
         )
     assert devices(outcome) == [answer]
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_a_share_that_is_paid_for_and_a_device_that_is_not_count_both(policy: Policy) -> None:
+    """Of `a` somebody has a share, which has paid its counters; there is room for `b` besides."""
+    counted = {"consumesCounters": [{"counterSet": "s", "counters": {"c": {"value": "1"}}}]}
+    items = [
+        device("a", capacity={"m": "3"}, allowMultipleAllocations=True, **counted),
+        device("b", capacity={"m": "1"}, **counted),
+    ]
+    for there, fits in ((2, True), (1, False)):
+        slices = [slice_(name="sets", count=2, sets={"s": {"c": there}}), slice_(*items, name="s2", count=2)]
+        old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "1"}})
+        with patch("tangram.allocation.structured.engine._PLAIN_STEPS", 0):
+            outcome = solve(slices, [old, claim(request(count=2, capacity={"m": "1"}))], policy=policy)
+        found = devices(outcome)
+        assert (sorted(found[0]) if fits else found) == (["a", "b"] if fits else "no")
