@@ -48,12 +48,12 @@ def explain(
         for position, refusal in look.refused.items()
     )
     lines = [
-        f"request {request.name}: {'; or '.join(look.line for look in mine)}"
+        f"{_name(request, claims)}: {'; or '.join(look.line for look in mine)}"
         for request, mine in zip(requests, looks, strict=True)
         if all(look.line for look in mine)
     ]
     if not lines:
-        lines = list(_conflicts(requests, taker, exhausted=exhausted))
+        lines = list(_conflicts(requests, claims, taker, exhausted=exhausted))
     if exhausted:
         lines = ["the search was ended before all possibilities were tried", *lines]
     elif not lines:
@@ -63,6 +63,12 @@ def explain(
         refusals=refusals,
         shortage=_shortage(looks, taker, exhausted=exhausted),
     )
+
+
+def _name(request: Request, claims: Sequence[ResourceClaim]) -> str:
+    """With the claim where there are several."""
+    name = f"request {request.name}"
+    return name if len(claims) < 2 else f"claim {claim_name(claims[request.claim])}, {name}"
 
 
 class _Words:
@@ -290,7 +296,9 @@ def _shared_attributes(looks: Sequence[_Look], taker: Taker) -> str:
     return ", ".join(sorted(names))
 
 
-def _conflicts(requests: Sequence[Request], taker: Taker, *, exhausted: bool) -> Iterator[str]:
+def _conflicts(
+    requests: Sequence[Request], claims: Sequence[ResourceClaim], taker: Taker, *, exhausted: bool
+) -> Iterator[str]:
     """Constraints that no two requests can satisfy together, and requests that compete."""
     for mine in taker.constraints:
         for constraint in mine:
@@ -305,7 +313,8 @@ def _conflicts(requests: Sequence[Request], taker: Taker, *, exhausted: bool) ->
             if len(bound) > 1:
                 names = ", ".join(request.name for request in bound)
                 kind = "one" if isinstance(constraint, MatchAttribute) else "different"
-                yield f"the requests {names} must have {kind} {constraint.attribute}"
+                whose = f" of claim {claim_name(claims[constraint.claim])}" if len(claims) > 1 else ""
+                yield f"the requests {names}{whose} must have {kind} {constraint.attribute}"
     if len(requests) > 1:
         wanted = sum(min(a.count for a in request.alternatives) for request in requests)
         together = f"{'no way was found for' if exhausted else 'not'} all {wanted} devices together"

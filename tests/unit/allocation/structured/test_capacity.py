@@ -62,7 +62,7 @@ def test_shares_add_up_to_no_more_than_the_value(version: str) -> None:
     old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "1"}})
     assert devices(solve(slices, [old, *two], features=full(version))) == "no"
     outcome = solve(slices, [old, claim(request(capacity={"m": "8"}))], features=full(version))
-    assert outcome.reasons.refusals[0].text == "capacity m: 8 needed, 7 of 8 left"
+    assert outcome.reasons.refusals[0].text == "capacity m: 8 needed, 7 of 8 left after claim ns/old"
 
 
 @with_shares

@@ -242,6 +242,20 @@ def test_what_requests_of_a_claim_cannot_agree_in_is_told_if_they_must() -> None
     }
 
 
+def test_of_several_claims_each_request_is_named_with_its_own() -> None:
+    items = [device(n, attributes={"n": n}) for n in ("a", "b")]
+    small, large = claim(request(), name="small"), claim(request(count=3), name="large")
+    outcome = solve([slice_(*items)], [small, large])
+    assert outcome.reasons.summary == (
+        "claim ns/large, request r: 3 devices wanted, of 2 devices 2 can be used"
+    )
+    agreeing = claim(request("x"), request("y"), name="agreeing", constraints=[match("n")])
+    outcome = solve([slice_(*items)], [small, agreeing])
+    assert outcome.reasons.summary.startswith(
+        f"the requests x, y of claim ns/agreeing must have one {DRIVER}/n; each of 3 requests"
+    )
+
+
 # --- bad input ---
 
 
