@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.abc import MetaPathFinder
+from math import ceil
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import CodeType, ModuleType
@@ -34,8 +35,10 @@ SUITES = {
 _UNFIT = 70
 """Exit code: the tests could not be run. (Pytest's own: 1 a test failed, 2 a module cannot be imported.)"""
 
-_LEAST_S = 20
-"""CPU time that each trial has at least."""
+_LEAST_S = 3
+"""CPU time that each test has at least, beside five times what it takes unchanged."""
+_IMPORTING_S = 30
+"""CPU time until the first test."""
 
 _MEMORY_BYTES = 4 << 30
 """A change that makes a loop endless may also make it grow."""
@@ -156,9 +159,8 @@ class Suite:
 
     def _start(self, change: Change, tests: Mapping[str, float]) -> int:
         files = {test.partition("::")[0]: None for test in tests}
-        limit_s = _LEAST_S + 3 * int(sum(tests.values()))
         known = frozenset(self._costs_s)
-        return _forked(lambda: _changed(change, list(files), tests, known, limit_s))
+        return _forked(lambda: _changed(change, list(files), tests, known))
 
 
 def _outcome(status: int) -> Outcome:
@@ -200,14 +202,18 @@ def _unchanged(paths: Sequence[str], seconds: Path, lines: Path) -> int:
     return code
 
 
-def _changed(
-    change: Change, paths: Sequence[str], tests: Mapping[str, float], known: Collection[str], limit_s: int
-) -> int:
-    """Some tests on a changed module. The limit is of CPU time: how busy the machine is matters not."""
-    resource.setrlimit(resource.RLIMIT_CPU, (limit_s, limit_s + 5))
+def _changed(change: Change, paths: Sequence[str], tests: Mapping[str, float], known: Collection[str]) -> int:
+    """Some tests on a changed module."""
+    _limit(_IMPORTING_S)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     sys.meta_path.insert(0, _Finder(change))
     return _pytest(paths, _Selection(tests, known))
+
+
+def _limit(seconds: float) -> None:
+    """The process is ended after so much more CPU time: how busy the machine is matters not."""
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (ceil(time.process_time() + seconds), most))
 
 
 def _pytest(paths: Sequence[str], plugin: object) -> int:
@@ -242,12 +248,16 @@ class _Selection:
     """Tests in this order. A change may give tests other names: those count."""
 
     def __init__(self, tests: Mapping[str, float], known: Collection[str]) -> None:
+        self._costs_s = tests
         self._order = {test: position for position, test in enumerate(tests)}
         self._known = known
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         chosen = [item for item in items if item.nodeid in self._order or item.nodeid not in self._known]
         items[:] = sorted(chosen, key=lambda item: self._order.get(item.nodeid, -1))
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        _limit(_LEAST_S + 5 * self._costs_s.get(item.nodeid, 0.0))
 
 
 class _Finder(MetaPathFinder):
