@@ -1,5 +1,6 @@
 """Claims as the search sees them: requests with alternatives, checked as upstream checks them first."""
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
@@ -93,7 +94,7 @@ class Compiler:
         self._view = view
         self._features = view.features
         self._controller = controller
-        self._count = 0
+        self._indices = itertools.count()
 
     def compile(self, claims: Sequence[ResourceClaim]) -> list[Request]:
         """The requests of all claims, in order. Raises FatalError."""
@@ -182,7 +183,6 @@ class Compiler:
                 self._controller,
             )
         )
-        self._count += 1
         wanted = self._demand(claim, name, subrequest, device_class) if self._controller else None
         if mode == "All":
             matches = listed or matches
@@ -191,7 +191,7 @@ class Compiler:
             positions = ()
             count = _linked_count(claim, wanted, count, f"{field}.count")
         return Alternative(
-            index=self._count - 1,
+            index=next(self._indices),
             claim=index,
             claim_name=claim_name(claim),
             request=name,

@@ -214,6 +214,9 @@ def test_the_bandwidth_of_sets_is_in_links_of_the_narrowest_hop() -> None:
     assert (found.linked, found.set_links, found.ring_links) == (True, 4, 4)
     apart = score(gpus(*PAIRS), [claim(request("a"), request("b"))])
     assert (apart.linked, apart.set_links, apart.ring_links) == (True, 0, 4)
+    old = held("gpu-2", driver=DRIVER_NAME)
+    beside = score(gpus(*PAIRS), [old, claim(request("a", count=2), request("b"))])
+    assert (beside.linked, beside.set_links, beside.ring_links) == (True, 4, 0)
     three = score(gpus(*PAIRS), [claim(request(count=3))])
     assert (three.linked, three.set_links) == (False, 0)
     assert score(gpus(*PAIRS), [claim(request())]).ring_links == 0
@@ -231,7 +234,7 @@ def test_what_stays_free_of_shared_devices_counts_against_them() -> None:
 def test_size_counts_in_units_of_the_smallest_and_hardware_that_stays_unused() -> None:
     items = [device(n, capacity={"m": m, "zero": "0"}) for n, m in (("a", "4"), ("b", "12"), ("c", "8"))]
     found = score([slice_(*items)], [claim(request(capacity={"m": "9"}))])
-    assert (found.size, found.fullness) == (-3, -2)
+    assert (found.size, found.fullness, found.spared_gb) == (-3, -2, 0)
     assert score([slice_(*items)], [held("a"), claim(request(count=2))]).size == -5
     assert score([slice_(*items)], [held("a"), claim(request())]).fullness == -1
 

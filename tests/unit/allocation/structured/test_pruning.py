@@ -62,3 +62,16 @@ def test_a_share_that_is_paid_for_and_a_device_that_is_not_count_both(policy: Po
             outcome = solve(slices, [old, claim(request(count=2, capacity={"m": "1"}))], policy=policy)
         found = devices(outcome)
         assert (sorted(found[0]) if fits else found) == (["a", "b"] if fits else "no")
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_a_device_with_room_for_two_shares_counts_for_both_wherever_it_stands(policy: Policy) -> None:
+    items = [
+        device(f"d{i}", attributes={"i": i}, capacity={"m": "8"}, allowMultipleAllocations=True)
+        for i in range(3)
+    ]
+    last = f'device.attributes["{DRIVER}"].i == 2'
+    for amount, answer in (("4", [["d2", "d2"]]), ("5", "no")):
+        wants = [request(name, when=last, capacity={"m": amount}) for name in ("a", "b")]
+        with patch("tangram.allocation.structured.engine._PLAIN_STEPS", 0):
+            assert devices(solve([slice_(*items)], [claim(*wants)], policy=policy)) == answer

@@ -176,6 +176,12 @@ def test_constraints_are_named_with_both_values() -> None:
     assert two.reasons.summary.startswith(f"the requests x, y must have one {DRIVER}/n")
 
 
+def test_lists_agree_in_one_element_that_all_have() -> None:
+    items = [device(n, attributes={"n": v}) for n, v in (("a", [1, 2]), ("b", [2, 3]), ("c", [3, 1]))]
+    outcome = solve([slice_(*items)], [claim(request(count=3), constraints=[match("n")])])
+    assert "at most 2 of 3 free ones agree" in outcome.reasons.summary
+
+
 def test_all_alternatives_and_broken_pools_are_named() -> None:
     slices = [slice_("a"), slice_("b", name="s2", pool="q", count=2), slice_("c", "c", name="s3", pool="z")]
     outcome = solve(slices, [claim(either("r", sub("x", count=2), sub("y", count=3)))])
