@@ -56,6 +56,7 @@ class Fault(StrEnum):
     INVALID_POOL_FATAL = "an invalid pool that the search reaches is fatal for the pod"
     ALL_TAINTS_BLOCK = "taints of every effect block"
     TOLERATIONS_NOT_COPIED = "results do not repeat the tolerations"
+    NO_FEATURE_NO_TOLERATIONS = "with no feature on, results do not repeat the tolerations"
     CAPACITY_OF_WRONG_DEVICE = "remaining capacity is checked on the device at the place of the slot"
     ALL_CONSTRAINED_IS_FATAL = (
         "a constraint that keeps All from a device is fatal, whatever was chosen before"
@@ -107,6 +108,12 @@ class Features:
         return self.reads_137 and (self.basic is None or bool(self.gates & _ALPHA_37))
 
     @property
+    def copies_tolerations(self) -> bool:
+        """True if results repeat the tolerations of their request."""
+        bare = not self.gates and self.has(Fault.NO_FEATURE_NO_TOLERATIONS)
+        return not (bare or self.has(Fault.TOLERATIONS_NOT_COPIED))
+
+    @property
     def late_taints(self) -> bool:
         """True if taints must be looked at after counters, as upstream: where that leaves traces."""
         return self.has(Fault.REJECTION_LEAKS) or self.has(Fault.COUNTERS_BY_POOL_NAME)
@@ -156,6 +163,7 @@ _UNTIL_35 = frozenset(
         Fault.REJECTION_LEAKS,
     }
 )
+_35 = _UNTIL_35 | {Fault.SHARED_DEVICES_USE_NO_COUNTERS, Fault.NO_FEATURE_NO_TOLERATIONS}
 _34 = frozenset(
     {
         *(_UNTIL_35 - {Fault.COUNTERS_BY_POOL_NAME, Fault.COUNTER_SLICES_ON_ALL_NODES}),
@@ -193,7 +201,7 @@ _PRESETS = {
     "latest": LATEST,
     "none": Features("none", frozenset()),
     "k8s-1.34": _preset("k8s-1.34", _GATES_34, _34),
-    "k8s-1.35": _preset("k8s-1.35", _GATES_34, _UNTIL_35 | {Fault.SHARED_DEVICES_USE_NO_COUNTERS}),
+    "k8s-1.35": _preset("k8s-1.35", _GATES_34, _35),
     "k8s-1.36": _preset("k8s-1.36", _GATES_36, _UNTIL_36 | {Fault.COUNTERS_BY_POOL_NAME}),
     "k8s-1.36.6": _preset("k8s-1.36.6", _GATES_36, _UNTIL_36),
     "k8s-1.37": _preset("k8s-1.37", _GATES_37, _ALWAYS),

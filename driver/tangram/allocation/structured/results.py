@@ -58,7 +58,7 @@ def _result(claim: ResourceClaim, taken: Taken, number: int, view: View) -> Devi
         pool=device.id.pool,
         device=device.id.device,
         admin_access=True if alternative.admin else None,
-        tolerations=None if features.has(Fault.TOLERATIONS_NOT_COPIED) else alternative.tolerations,
+        tolerations=alternative.tolerations if features.copies_tolerations else None,
         binding_conditions=device.wire.binding_conditions if binds else None,
         binding_failure_conditions=device.wire.binding_failure_conditions if binds else None,
         share_id=share_id,
