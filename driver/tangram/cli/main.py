@@ -5,6 +5,7 @@ import difflib
 import importlib
 import os
 import re
+import select
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -125,12 +126,21 @@ def main(words: Sequence[str] | None = None) -> int:
         print_error(error)
         return error.exit_code
     except BrokenPipeError:
+        if not _unread(sys.stdout.fileno()):
+            raise  # some other connection
         # Who read the output has left, as `head` does. What is still buffered must not fail at the end.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         return 130
     return code
+
+
+def _unread(output: int) -> bool:
+    """Whether nobody is at the other end."""
+    poll = select.poll()
+    poll.register(output, 0)
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _command_parser(parser: argparse.ArgumentParser, words: Sequence[str]) -> argparse.ArgumentParser:

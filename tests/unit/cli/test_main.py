@@ -158,3 +158,16 @@ def test_a_misspelt_word_is_suggested(
         main(words)
     assert caught.value.code == 2
     assert f"\nnext: did you mean {meant}? see tangram" in capsys.readouterr().err
+
+
+def test_a_broken_connection_other_than_the_output_is_no_end_in_order(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def broken(_: object) -> int:
+        raise BrokenPipeError("of a socket")
+
+    monkeypatch.setattr("tangram.cli.allocate._run", broken)
+    with (tmp_path / "output").open("w") as output:
+        monkeypatch.setattr("sys.stdout", output)
+        with pytest.raises(BrokenPipeError, match="of a socket"):
+            main(["allocate"])
