@@ -27,8 +27,10 @@ class Lack(NamedTuple):
     rest: int
 
     def __str__(self) -> str:
-        name = f"{self.counter_set}/{self.counter}"
-        return f"counter {name}: {Quantity(self.needed)} needed, {Quantity(self.rest)} left"
+        name, rest = f"{self.counter_set}/{self.counter}", f"{Quantity(self.rest)} left"
+        if not self.needed:  # it bars devices that do not draw on it (`Fault.OVERDRAWN_COUNTER_BLOCKS_POOL`)
+            return f"counter {name} of the pool is overdrawn: {rest}"
+        return f"counter {name}: {Quantity(self.needed)} needed, {rest}"
 
 
 class _Account:

@@ -132,7 +132,7 @@ def test_one_overdrawn_counter_blocks_all_devices_with_counters() -> None:
     assert devices(solve(slices, [held("a"), claim(request())], features=full("k8s-1.37"))) == [["plain"]]
     outcome = solve(slices, [held("a"), claim(request(count=2))], features=full("k8s-1.37"))
     texts = {refusal.device.device: refusal.text for refusal in outcome.reasons.refusals}
-    assert texts["b"] == "counter s/c: 0 needed, -1 left after claim ns/old"
+    assert texts["b"] == "counter s/c of the pool is overdrawn: -1 left after claim ns/old"
 
 
 def test_admin_access_pays_for_counters() -> None:

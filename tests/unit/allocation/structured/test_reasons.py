@@ -81,6 +81,17 @@ def test_what_differs_between_devices_is_left_to_each_of_them() -> None:
     )
 
 
+def test_an_overdrawn_counter_that_bars_all_is_named() -> None:
+    sets = slice_(name="sets", count=2, sets={"s": {"c": 1}, "t": {"c": 1}})
+    items = [device(name, counters={"s": {"c": 1}}) for name in ("a", "b")]
+    other = slice_(*items, device("z", counters={"t": {"c": 1}}), name="s2", count=2)
+    outcome = solve([sets, other], [held("a", "b"), claim(request())], features="k8s-1.36")
+    assert why(outcome)["z"] == (
+        Code.COUNTER,
+        "counter s/c of the pool is overdrawn: -1 left after claim ns/old",
+    )
+
+
 def test_a_shared_device_tells_who_has_the_rest() -> None:
     item = slice_(device("a", capacity={"m": 10}, allowMultipleAllocations=True))
     shares = [
