@@ -86,8 +86,9 @@ class Problem:
 
     def node_names(self) -> list[str]:
         """All nodes that objects speak of, sorted."""
-        published = {item.spec.node_name for item in self.slices if item.spec.node_name}
-        return sorted({*self.nodes, *published})
+        published = {item.spec.node_name for item in self.slices}
+        published |= {device.node_name for item in self.slices for device in item.spec.devices or ()}
+        return sorted({*self.nodes, *(name for name in published if name)})
 
 
 def problem_of(objects: Iterable[FileObject], *, loose_together: bool) -> Problem:

@@ -304,6 +304,14 @@ def test_bad_flags_are_named(run: _Runner, flags: tuple[str, ...], message: str)
     assert "next: " in err
 
 
+def test_nodes_of_devices_are_nodes(run: _Runner) -> None:
+    network = resource_slice("", {**device("a"), "nodeName": "n1"}, {**device("b", "B"), "nodeName": "n2"})
+    network["spec"]["pool"]["name"] = "network"
+    network["spec"]["perDeviceNodeSelection"] = True
+    del network["spec"]["nodeName"]
+    assert run.claims(device_class(), network, claim("c", model="B"))["c"]["node"] == "n2"
+
+
 def test_without_any_node_nothing_can_be_placed(run: _Runner) -> None:
     code, _, err = run(device_class(), claim("c"))
     assert code == 2
