@@ -21,7 +21,7 @@ from tests.conformance.compare import differences
 from tests.conformance.questions import Case, load
 
 VERSION = "1.36.3"
-OTHER_VERSIONS = ("1.34.4", "1.37.2")
+OTHER_VERSIONS = ("1.34.4", "1.35.4", "1.37.2")
 RECORDINGS = Path(__file__).parent / "recordings"
 
 

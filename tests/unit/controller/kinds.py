@@ -52,7 +52,7 @@ class Node:
                 self.backend.reset(gpu.uuid)
             gpus = self.backend.discover().gpus[:count]
         self.machine: Machine = replace(found, gpus=gpus)
-        self._features = VERSIONS[version].features
+        self._version = VERSIONS[version]
         self._replicas = replicas
         self._dynamic = dynamic
         self._kinds = kinds
@@ -76,14 +76,14 @@ class Node:
     def publish(self, *, replicas: int | None = None, version: str = "") -> None:
         """The node plugin writes its slices, of another setting or to another version of the API server."""
         self._replicas = replicas or self._replicas
-        self._features = VERSIONS[version].features if version else self._features
+        self._version = VERSIONS[version] if version else self._version
         for item in slices(
             "n1", self.machine, kinds=self._kinds, dynamic=self._dynamic, replicas=self._replicas
         ):
             self.world.put(self._stored(RESOURCE_SLICES, item))
 
     def _stored(self, resource: Resource, item: dict[str, Any]) -> dict[str, Any]:
-        drop_disabled_fields(resource, item, None, features=self._features)
+        drop_disabled_fields(resource, item, None, version=self._version)
         return item
 
     def ask(self, kind: Kind, **more: Any) -> Action:

@@ -29,7 +29,7 @@ def results(node: Node, name: str) -> list[dict[str, Any]]:
 def put_forgotten(node: Node, *, replicas: int | None = 4, kinds: tuple[Kind, ...] = KINDS) -> None:
     """Slices as an old server keeps them; with another attribute `replicas`, or none."""
     for item in slices("n1", node.machine, kinds=kinds, dynamic=True):
-        drop_disabled_fields(RESOURCE_SLICES, item, None, features=VERSIONS["1.34"].features)
+        drop_disabled_fields(RESOURCE_SLICES, item, None, version=VERSIONS["1.34"])
         for device in item["spec"]["devices"]:
             if device["attributes"].pop("replicas", None) and replicas is not None:
                 device["attributes"]["replicas"] = {"int": replicas}

@@ -180,16 +180,16 @@ def test_what_older_servers_drop() -> None:
         "devices": {"results": [{**RESULT, "shareID": share, "consumedCapacity": {"m": "1"}}]},
     }
     found = {}
-    for version in ("1.35", "1.36"):
+    for version in ("1.34", "1.35", "1.36"):
         server = FakeApiServer(version=version)
         found[version] = server.create(RESOURCE_CLAIMS, claim(spec, allocation=extended))
-    old, new = found["1.35"], found["1.36"]
-    assert old["status"]["allocation"] == {"devices": {"results": [RESULT]}, "nodeSelector": SELECTOR}
-    assert new["status"]["allocation"] == extended
-    assert old["spec"]["devices"]["requests"][0]["exactly"].keys() == {
-        "deviceClassName", "allocationMode", "count", "tolerations",
-    }  # fmt: skip
-    assert "capacity" in new["spec"]["devices"]["requests"][0]["exactly"]
+    allocations = [each["status"]["allocation"] for each in found.values()]
+    plain = {"devices": {"results": [RESULT]}, "nodeSelector": SELECTOR}
+    moment = {"allocationTimestamp": ALLOCATION["allocationTimestamp"]}
+    assert allocations == [plain, plain | moment, extended]
+    asked = [each["spec"]["devices"]["requests"][0]["exactly"].keys() for each in found.values()]
+    always = {"deviceClassName", "allocationMode", "count"}
+    assert asked == [always | {"tolerations"}, always, always | {"tolerations", "capacity"}]
 
 
 def test_device_status_needs_its_gate() -> None:

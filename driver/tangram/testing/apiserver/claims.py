@@ -1,10 +1,10 @@
 """ResourceClaims and their templates: defaults, gated fields, and the rules of the spec (KEP-4381)."""
 
-from collections.abc import Callable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tangram.testing.apiserver import devicerules, metadata
-from tangram.testing.apiserver.catalog import CONSUMABLE_CAPACITY, PRIORITIZED_LIST, Version
+from tangram.testing.apiserver.catalog import CONSUMABLE_CAPACITY, PRIORITIZED_LIST, TAINTS, Version
 from tangram.testing.apiserver.problems import (
     Problem,
     Problems,
@@ -37,14 +37,21 @@ def apply_defaults(spec: Mapping[str, Any] | None) -> None:
             toleration.setdefault("operator", "Equal")
 
 
-def drop_disabled_spec(spec: Mapping[str, Any] | None, *, features: Set[str]) -> None:
-    """Fields of requests whose gate is off. A real server keeps `tolerations` and `distinctAttribute`."""
-    if CONSUMABLE_CAPACITY not in features:
+def drop_disabled_spec(spec: Mapping[str, Any] | None, *, version: Version) -> None:
+    """Fields of requests whose gate is off, in place. 1.34 keeps `tolerations` and `distinctAttribute`."""
+    if CONSUMABLE_CAPACITY not in version.features:
         for request in _requests(spec):
             request.pop("capacity", None)
-    if PRIORITIZED_LIST not in features:
+    if PRIORITIZED_LIST not in version.features:
         for request in _devices(spec).get("requests") or []:
             request.pop("firstAvailable", None)
+    if version.minor >= 35:
+        if TAINTS not in version.features:
+            for request in _requests(spec):
+                request.pop("tolerations", None)
+        if CONSUMABLE_CAPACITY not in version.features:
+            for constraint in _devices(spec).get("constraints") or []:
+                constraint.pop("distinctAttribute", None)
 
 
 def asks_for_admin_access(spec: Mapping[str, Any] | None) -> Iterator[int]:

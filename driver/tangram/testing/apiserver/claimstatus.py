@@ -41,16 +41,16 @@ def apply_defaults(status: Mapping[str, Any] | None) -> None:
                 toleration["operator"] = "Equal"
 
 
-def drop_disabled(new: Object, old: Object | None, *, features: Set[str]) -> None:
+def drop_disabled(new: Object, old: Object | None, *, version: Version) -> None:
     """Gated fields of the allocation, and device statuses whose device is no longer allocated, in place."""
     status = new.get("status") or {}
     before = (old or {}).get("status") or {}
     if allocation := status.get("allocation"):
-        _drop_of_allocation(allocation, features=features)
-    if CONSUMABLE_CAPACITY not in features:
+        _drop_of_allocation(allocation, version=version)
+    if CONSUMABLE_CAPACITY not in version.features:
         for device in status.get("devices") or []:
             device.pop("shareID", None)
-    if DEVICE_STATUS not in features:
+    if DEVICE_STATUS not in version.features:
         status.pop("devices", None)
     elif status.get("devices") and before.get("devices"):
         known = {_identity(device) for device in before["devices"]}
@@ -84,16 +84,16 @@ def validate(new: Object, old: Object | None, version: Version) -> Problems:
         yield from _allocation(new, allocation, version)
 
 
-def _drop_of_allocation(allocation: dict[str, Any], *, features: Set[str]) -> None:
-    binding = {BINDING_CONDITIONS, DEVICE_STATUS} <= features
+def _drop_of_allocation(allocation: dict[str, Any], *, version: Version) -> None:
+    binding = {BINDING_CONDITIONS, DEVICE_STATUS} <= version.features
     for result in (allocation.get("devices") or {}).get("results") or []:
-        if CONSUMABLE_CAPACITY not in features:
+        if CONSUMABLE_CAPACITY not in version.features:
             result.pop("shareID", None)
             result.pop("consumedCapacity", None)
         if not binding:
             result.pop("bindingConditions", None)
             result.pop("bindingFailureConditions", None)
-    if not binding:
+    if not binding and version.minor < 35:
         allocation.pop("allocationTimestamp", None)
 
 

@@ -3,7 +3,7 @@
 import copy
 import secrets
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tangram.base.clock import Clock, rfc3339
@@ -50,11 +50,10 @@ _PRIORITY_CLASSES = frozenset({"", "system-node-critical", "system-cluster-criti
 class Registry:
     """The writes of all resources, on one store. Raises the ApiErrors a real server would answer."""
 
-    def __init__(self, store: Store, *, clock: Clock, version: Version, features: Collection[str]) -> None:
+    def __init__(self, store: Store, *, clock: Clock, version: Version) -> None:
         self._store = store
         self._clock = clock
         self._version = version
-        self._features = frozenset(features)
         self._managers = Managers(clock)
         self._deletions = Deletions(store, clock)
 
@@ -279,7 +278,7 @@ class Registry:
                 new["status"] = copy.deepcopy(old["status"])
 
     def _finish(self, resource: Resource, new: Object, old: Object | None, options: WriteOptions) -> None:
-        rules.drop_disabled_fields(resource, new, old, features=self._features)
+        rules.drop_disabled_fields(resource, new, old, version=self._version)
         problems = rules.validate(resource, new, old, version=self._version)
         problems += self._admin_access(rules.admin_access_problems(resource, new, old), new)
         if problems:

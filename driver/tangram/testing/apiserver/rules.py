@@ -1,6 +1,6 @@
 """Defaults, feature gates and validation of each resource: the one place that knows which has which."""
 
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from tangram.kube.resources import (
@@ -89,19 +89,19 @@ def prepare_new(resource: Resource, obj: Object, *, now: str) -> None:
         obj["status"] = {}
 
 
-def drop_disabled_fields(resource: Resource, new: Object, old: Object | None, *, features: Set[str]) -> None:
+def drop_disabled_fields(resource: Resource, new: Object, old: Object | None, *, version: Version) -> None:
     """Removes, silently as a real server, the fields whose feature gate is off, in place."""
     if resource == RESOURCE_CLAIMS:
-        claims.drop_disabled_spec(new["spec"], features=features)
-        claimstatus.drop_disabled(new, old, features=features)
+        claims.drop_disabled_spec(new["spec"], version=version)
+        claimstatus.drop_disabled(new, old, version=version)
     elif resource == RESOURCE_CLAIM_TEMPLATES:
-        claims.drop_disabled_spec(new["spec"].get("spec"), features=features)
+        claims.drop_disabled_spec(new["spec"].get("spec"), version=version)
     elif resource == RESOURCE_SLICES:
-        slices.drop_disabled(new["spec"], features=features)
+        slices.drop_disabled(new["spec"], features=version.features)
     elif resource == LEASES:
         for field in _OF_COORDINATED_ELECTION:
             new["spec"].pop(field, None)
-    elif resource == DEVICE_CLASSES and EXTENDED_RESOURCE not in features:
+    elif resource == DEVICE_CLASSES and EXTENDED_RESOURCE not in version.features:
         new["spec"].pop("extendedResourceName", None)
 
 

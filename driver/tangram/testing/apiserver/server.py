@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import dataclasses
 import ssl
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -57,14 +58,11 @@ class FakeApiServer:
         ssl_context: ssl.SSLContext | None = None,
     ) -> None:
         release = VERSIONS[version]
+        if features is not None:
+            release = dataclasses.replace(release, features=frozenset(features))
         clock = clock or SystemClock()
         self._store = Store(history_limit=history_limit)
-        self._registry = Registry(
-            self._store,
-            clock=clock,
-            version=release,
-            features=release.features if features is None else features,
-        )
+        self._registry = Registry(self._store, clock=clock, version=release)
         self.watches = Watches(self._store, clock=clock)
         self.faults = Faults()
         self._handler = Handler(
