@@ -57,7 +57,10 @@ def explain(
     if exhausted:
         lines = ["the search was ended before all possibilities were tried", *lines]
     elif not lines:
-        lines = ["the requests cannot be served together on this node"]
+        lines = [
+            f"{_name(request, claims)}: {'; or '.join(look.together() for look in mine)}"
+            for request, mine in zip(requests, looks, strict=True)
+        ]
     return Reasons(
         summary="; ".join([*lines, *_pools(taker.view)]),
         refusals=refusals,
@@ -117,6 +120,11 @@ class _Look:
         else:
             self.line, self.cause = _disagreement(alternative, self.usable, taker)
 
+    def together(self) -> str:
+        """For a request that could be served if its devices took nothing from each other."""
+        few = ", but not so many of them together"
+        return f"{_wanted(self.alternative)}, {self._found(few)}"
+
     def _found(self, but: str) -> str:
         groups: dict[str, list[Refused]] = {}
         for refusal in self.refused.values():
@@ -157,6 +165,8 @@ def _shortage(looks: Sequence[Sequence[_Look]], taker: Taker, *, exhausted: bool
         cause = f"the pod needs {wanted}"
     elif names := _shared_attributes([look for mine in looks for look in mine], taker):
         cause = f"no set for all requests of a claim agrees in {names}"
+    elif [len(mine) for mine in looks] == [1]:
+        cause = f"no {wanted} of those go together"
     return _counted(refused, usable, cause, taker)
 
 

@@ -213,6 +213,17 @@ def test_all_says_how_many_were_wanted() -> None:
     assert nothing.reasons.summary == "request r: all matching devices wanted, no devices on this node"
 
 
+def test_devices_of_one_request_that_take_from_each_other() -> None:
+    sets = slice_(name="sets", count=2, sets={"s": {"c": 3}})
+    items = [device(name, counters={"s": {"c": size}}) for name, size in (("a", 1), ("b", 2), ("c", 2))]
+    outcome = solve([sets, slice_(*items, "d", name="s2", count=2)], [held("d"), claim(request(count=3))])
+    assert outcome.reasons.summary == (
+        "request r: 3 devices wanted, of 4 devices 3 can be used, but not so many of them together: "
+        "1 held by claim ns/old"
+    )
+    assert outcome.reasons.shortage.cause == "no 3 of those go together"
+
+
 def test_requests_that_compete() -> None:
     outcome = solve([slice_("a")], [claim(request("x"), request("y"))])
     assert (
