@@ -78,7 +78,7 @@ def _contents(cluster: Cluster) -> Iterable[Hashable]:
         sets = [(place("set", name), tuple(sorted(counters.items()))) for name, counters in every]
         content: list[Hashable] = [item.generation, item.slice_count, place("pool", item.pool), tuple(sets)]
         for device in item.devices:
-            content.append(place("name", device.id.device))
+            content += [place("name", device.id.device), device.unreadable]
             attributes = device.attributes.items()
             content += [(n, place(n, v) if n in _IDENTITIES else v) for n, v in sorted(attributes)]
             content += sorted(device.capacity.items())
