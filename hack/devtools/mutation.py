@@ -164,8 +164,13 @@ class Suite:
 
 
 def _outcome(status: int) -> Outcome:
+    """Raises ClusterError where the tests did not run at all: that tells nothing of them."""
     if not status:
         return Outcome.SURVIVED
+    if os.waitstatus_to_exitcode(status) == _UNFIT:
+        raise ClusterError(
+            "the tests of a change could not be run", next_step="look at hack/devtools/mutation.py"
+        )
     out_of_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXCPU
     return Outcome.TIMED_OUT if out_of_time else Outcome.NOTICED
 

@@ -11,11 +11,13 @@ from tests.unit.allocation.structured.world import (
     device,
     devices,
     distinct,
+    either,
     held,
     match,
     request,
     slice_,
     solve,
+    sub,
 )
 
 from tangram.allocation.structured import Policy
@@ -75,3 +77,23 @@ def test_a_device_with_room_for_two_shares_counts_for_both_wherever_it_stands(po
         wants = [request(name, when=last, capacity={"m": amount}) for name in ("a", "b")]
         with patch("tangram.allocation.structured.engine._PLAIN_STEPS", 0):
             assert devices(solve([slice_(*items)], [claim(*wants)], policy=policy)) == answer
+
+
+@pytest.mark.parametrize("policy", list(Policy))
+def test_how_many_devices_a_claim_has_already_matters(policy: Policy) -> None:
+    """With the same devices given, `second` may have two or one of them: with two it would get 33."""
+    items = [device(f"d{i:02}", attributes={"k": 1 if i < 1 else 2 if i < 3 else 3}) for i in range(34)]
+
+    def of(kind: int) -> str:
+        return f'device.attributes["{DRIVER}"].k == {kind}'
+
+    first = claim(either("a", sub("x", when=of(1)), sub("y", count=2, when=of(2))), name="first")
+    second = claim(
+        either("b", sub("p", count=2, when=of(2)), sub("q", when=of(1))),
+        request("c", count=31, when=of(3)),
+        name="second",
+    )
+    with patch("tangram.allocation.structured.engine._PLAIN_STEPS", 0):
+        found = devices(solve([slice_(*items)], [first, second], policy=policy))
+    assert isinstance(found, list)
+    assert [found[0], found[1][0], len(found[1])] == [["d01", "d02"], "d00", 32]
