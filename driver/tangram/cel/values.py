@@ -81,7 +81,7 @@ class Timestamp(NamedTuple):
 
     seconds: int
     nanoseconds: int
-    offset_s: int = 0
+    offset_s: int
 
 
 class Sum(Fraction):
