@@ -217,6 +217,10 @@ def test_the_bandwidth_of_sets_is_in_links_of_the_narrowest_hop() -> None:
     old = held("gpu-2", driver=DRIVER_NAME)
     beside = score(gpus(*PAIRS), [old, claim(request("a", count=2), request("b"))])
     assert (beside.linked, beside.set_links, beside.ring_links) == (True, 4, 0)
+    alone = slice_(gpu(0, "none"), name="s2", pool="q", driver=DRIVER_NAME)
+    old = held("gpu-1", "gpu-3", driver=DRIVER_NAME)
+    other_pool = score([*gpus(*PAIRS), alone], [old, claim(request("a", count=2), request("b"))])
+    assert (other_pool.set_links, other_pool.ring_links) == (4, 4)
     three = score(gpus(*PAIRS), [claim(request(count=3))])
     assert (three.linked, three.set_links) == (False, 0)
     assert score(gpus(*PAIRS), [claim(request())]).ring_links == 0

@@ -81,7 +81,7 @@ def test_a_node_that_cannot_be_looked_at_offers_nothing() -> None:
     broken = slice_("a", nodeSelector={"nodeSelectorTerms": terms})
     found = offered([broken], [claim(request())])
     assert found == Shortage()
-    assert found.devices == 0
+    assert (found.left, found.others, found.devices) == (0, 0, 0)
 
 
 def test_a_cluster_of_prepared_slices_is_that_of_the_objects() -> None:
