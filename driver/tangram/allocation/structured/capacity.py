@@ -87,8 +87,10 @@ def _round_up(requested: Quantity, policy: Policy, minimum: Quantity, features: 
         unit, limit = NANO, MAX_INT64
         amount, start, width = requested.whole(), minimum.whole(), max(step.whole(), 1)
     rounded = start + -((start - amount) // width) * width
-    if rounded > limit and not features.has(Fault.UNREPRESENTABLE_CAPACITY_WRAPS):
-        raise OverflowError(f"{requested} rounded up to the next step is too large")
+    if rounded > limit:
+        if not features.has(Fault.UNREPRESENTABLE_CAPACITY_WRAPS):
+            raise OverflowError(f"{requested} rounded up to the next step is too large")
+        rounded = _wrapped(rounded)
     binary = features.has(Fault.ROUNDED_IN_BINARY)
     return Quantity(rounded * unit, Format.BINARY if binary else step.format)
 
@@ -112,8 +114,13 @@ def _off_step(taken: Quantity, policy: Policy, features: Features) -> str:
     if _fractional(policy, features):
         off = taken.nano % MILLI or (taken.milli() - minimum.milli()) % policy.step.milli()
     else:
-        off = (taken.whole() - minimum.whole()) % max(policy.step.whole(), 1)
+        off = _wrapped(taken.whole() - minimum.whole()) % max(policy.step.whole(), 1)
     return f"{taken} is not on a step of {policy.step} from {minimum}" if off else ""
+
+
+def _wrapped(number: int) -> int:
+    """What 64 bits hold of it."""
+    return (number + 2**63) % 2**64 - 2**63
 
 
 def _fractional(policy: Policy, features: Features) -> bool:

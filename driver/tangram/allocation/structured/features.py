@@ -44,7 +44,7 @@ class Fault(StrEnum):
     REJECTION_LEAKS = "a refused or withdrawn device is not wholly taken off the accounts"
     CONFIG_PER_REQUEST = "a claim's configuration is repeated for each request that it names"
     ALL_BY_REMAINING_CAPACITY = "allocationMode All leaves out devices whose remaining capacity is too small"
-    UNREPRESENTABLE_CAPACITY_WRAPS = "capacities beyond 64 bits are not refused"
+    UNREPRESENTABLE_CAPACITY_WRAPS = "capacities rounded beyond 64 bits wrap around"
     ROUNDED_IN_BINARY = "a capacity that was rounded to a step is written as a binary quantity"
     BINDING_SLICES_LAST = "slices with binding conditions come after the others of their pool"
     PERMUTATIONS = "one request may get the same shared device twice"

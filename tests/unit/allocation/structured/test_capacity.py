@@ -151,6 +151,15 @@ def test_what_64_bits_cannot_hold_is_fatal_since_137(wanted: str, fields: dict[s
     assert devices(solve(slices, [everything])) == "fatal"
 
 
+@pytest.mark.parametrize("version", ["k8s-1.35,ConsumableCapacity", "k8s-1.36", "k8s-1.36.6"])
+def test_what_64_bits_cannot_hold_wraps_before_137(version: str) -> None:
+    """And what is negative then fits everywhere, as often as one likes."""
+    fields = policy("7Ei", default="1Ei", validRange={"min": "1Ei", "step": "4Ei"})
+    wants = claim(*[request(name, capacity={"m": "6Ei"}) for name in ("x", "y")])
+    got = consumed(solve([slice_(shared(m=fields))], [wants], features=version))
+    assert got == [{"m": "-7Ei"}, {"m": "-7Ei"}]
+
+
 def test_a_negative_capacity_is_fatal_since_137() -> None:
     wants = claim(request(capacity={"m": "-1"}))
     assert devices(solve([slice_(shared(m="8"))], [wants])) == "fatal"
