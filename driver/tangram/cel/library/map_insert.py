@@ -14,8 +14,6 @@ _MAP = map_of(_A, _B)
 
 
 def _insert(budget: Budget, entries: Value, key: Value, value: Value) -> dict[Value, Value]:
-    if type(entries) not in MAPS:
-        raise no_overload("transformMap", entries)
     budget.labour(len(entries) // 16)
     if find(entries, key) is not MISSING:
         raise CelRuntimeError(f"insert failed: key of type {type_name(key)} already exists")

@@ -101,6 +101,12 @@ def test_the_smallest_device_that_will_do() -> None:
     assert devices(best([slice_(*items)], [claim(request(capacity={"m": "6"}))])) == [["b"]]
 
 
+def test_a_small_device_of_a_new_pool_before_a_big_one_of_a_pool_in_use() -> None:
+    items = [slice_("used", device("big", capacity={"m": "16"}), pool="p")]
+    items += [slice_(device("small", capacity={"m": "4"}), name="s2", pool="q")]
+    assert devices(best(items, [held("used"), claim(request())])) == [["small"]]
+
+
 def test_earlier_subrequests_before_a_better_fit() -> None:
     big = f'device.attributes["{DRIVER}"].size == 2'
     slices = [slice_(*[device(f"d{i}", attributes={"size": i}, capacity={"m": str(i)}) for i in (1, 2, 3)])]
@@ -181,6 +187,8 @@ def test_gpus_that_nobody_used_before_are_spared_by_their_memory() -> None:
     assert score(slices, [old, claim(request())]).spared_gb == -80
     admin = claim(request(adminAccess=True, count=3))
     assert score(slices, [admin]).spared_gb == 0
+    beside = claim(request("a", adminAccess=True), request("b", count=2))
+    assert score(slices, [beside]).spared_gb == -120
 
 
 def test_parts_of_one_gpu_spare_it_once() -> None:
