@@ -124,6 +124,22 @@ def test_stopped_by_the_budget(text: str) -> None:
         compile_expression(text).evaluate(DEVICE)
 
 
+def test_texts_have_at_most_a_million_characters() -> None:
+    hundred = "a" * 100
+
+    def joined(count: int, separator: str = "") -> str:
+        return (
+            f'cel.bind(x, "{hundred}".replace("a", "{hundred}"), '
+            f'lists.range({count}).map(i, x).join("{separator}").size())'
+        )
+
+    assert compile_expression(f"{joined(90)} == 900000").evaluate(DEVICE)
+    assert compile_expression(f"{joined(90, hundred)} == 908900").evaluate(DEVICE)
+    for text in (joined(101), joined(90, hundred * 20)):
+        with pytest.raises(CelBudgetError, match="costs too much"):
+            compile_expression(f"{text} > 0").evaluate(DEVICE)
+
+
 def test_work_does_not_depend_on_what_is_remembered() -> None:
     text = f"{ones(40)}.all(x, {ones(40)}.all(y, x == y && 'a'.matches('a' + string(x)) == false))"
     first = compile_expression(text).answer(DEVICE)[1]
