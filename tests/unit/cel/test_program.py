@@ -7,8 +7,8 @@ from tests.unit.cel.support import DEVICE, OWN, outcome
 
 from conformance.themes import expand
 from tangram.base.errors import CelError, CelRuntimeError
-from tangram.cel import CelDevice, Reference, compile_expression
-from tangram.cel.program import BUDGET
+from tangram.cel import CelDevice, Environment, Program, Reference, compile_expression
+from tangram.cel.program import BUDGET, Programs
 from tangram.model.semver import SemVer
 
 GUARD = expand(
@@ -199,3 +199,33 @@ def test_a_binding_is_evaluated_where_it_is_first_used(text: str, cost: int) -> 
     """Its macros must not disturb the variables of the macros inside which that is."""
     _, answer = compile_expression(text).answer(DEVICE)
     assert (answer.result, answer.cost) == (True, cost)
+
+
+def test_programs_used_last_are_kept_as_long_as_there_is_room() -> None:
+    made: list[str] = []
+
+    def make(text: str, environment: Environment | None) -> Program:
+        made.append(text)
+        return compile_expression(text, environment)
+
+    programs = Programs(make, nodes=3 * (8 + compile_expression("1 == 1").size))
+    for text in ("1 == 1", "2 == 2", "3 == 3", "1 == 1", "4 == 4", "1 == 1", "3 == 3", "4 == 4"):
+        assert isinstance(programs.get(text, None), Program)
+    assert made == ["1 == 1", "2 == 2", "3 == 3", "4 == 4"]
+    programs.get("2 == 2", None)  # makes room by forgetting the one that was not used for longest
+    programs.get("3 == 3", None)
+    programs.get("1 == 1", None)
+    assert made[4:] == ["2 == 2", "1 == 1"]
+
+
+def test_a_program_larger_than_all_the_room_is_kept_alone() -> None:
+    made: list[str] = []
+
+    def make(text: str, environment: Environment | None) -> Program:
+        made.append(text)
+        return compile_expression(text, environment)
+
+    programs = Programs(make, nodes=1)
+    for text in ("1 == 1", "1 == 1", "2 == 2", "2 == 2", "1 == 1"):
+        programs.get(text, None)
+    assert made == ["1 == 1", "2 == 2", "1 == 1"]
