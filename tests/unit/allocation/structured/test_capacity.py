@@ -240,6 +240,12 @@ def test_a_device_that_is_shared_no_more_but_of_which_somebody_has_a_share() -> 
     assert devices(solve(slices, [old, claim(request(capacity={"m": "2"}))])) == [["a"]]
 
 
+def test_a_policy_that_refuses_the_whole_device_refuses_who_asks_for_nothing_in_particular() -> None:
+    item = device("a", capacity={"m": policy("8", validRange={"min": "1", "max": "4"}), "n": "1"})
+    assert devices(solve([slice_(item)], [claim(request())])) == "no"
+    assert devices(solve([slice_(item)], [claim(request(capacity={"m": "4"}))])) == [["a"]]
+
+
 def test_of_a_capacity_that_no_share_has_taken_all_is_left() -> None:
     item = shared(m="8", n="4")
     old = held({"device": "a", "shareID": SHARE, "consumedCapacity": {"m": "4"}})
