@@ -212,7 +212,7 @@ class _Decision:
             NodeFacts(name=node),
             self._pod.claims,
             allocated=with_withdrawn(cluster, self._state.holdings(node).allocated),
-            options=Options(steps=steps),
+            options=Options(steps=steps, in_words=False),
             account=account,
         )
 

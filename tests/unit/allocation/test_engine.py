@@ -405,6 +405,14 @@ class TestEffort:
         outside = dict.fromkeys(state.nodes, "on cordoned nodes")
         assert refused(state, many(8), refused_nodes=outside) == "32 GPUs on 4 nodes: 32 on cordoned nodes"
 
+    def test_what_nobody_reads_is_not_put_into_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """To say which term of a selector is false, its terms are evaluated, which no account pays for."""
+        monkeypatch.delattr("tangram.allocation.structured.view.false_part")
+        selector = 'device.driver != "" && device.attributes["gpu.resource.admin"].uuid == "x"'
+        assert "8 not selected by" in refused(
+            snapshot(node("a", A100)), claim("c", request(selector=selector))
+        )
+
     def test_what_caches_know_does_not_matter(self) -> None:
         selector = f'{self.DEAR} && device.attributes["gpu.resource.admin"].ordinal >= 0'
         warm = node("a", A100)

@@ -47,6 +47,7 @@ class Options:
     which honours GPUClaimParameters with them; else as kube-scheduler sees them. `steps`: devices looked at
     before the search gives up, some microseconds each.
     `selector_units`: what selectors may take, in the units of `tangram.cel.work`, some 0.1 us each.
+    `in_words`: reasons are told to people; else they are only counted (`Reasons.shortage`), which is quicker.
     """
 
     features: Features = LATEST
@@ -54,6 +55,7 @@ class Options:
     controller: bool = True
     steps: int = 50_000
     selector_units: int = 3_000_000
+    in_words: bool = True
 
 
 def decide(
@@ -161,7 +163,13 @@ class _Decision:
         return Outcome(
             node=self._view.node.name,
             node_error=f"invalid resource pools were encountered: {'; '.join(invalid)}" if invalid else "",
-            reasons=explain(self._requests, self._claims, self._taker(), exhausted=exhausted),
+            reasons=explain(
+                self._requests,
+                self._claims,
+                self._taker(),
+                exhausted=exhausted,
+                in_words=self._options.in_words,
+            ),
             exhausted=exhausted,
             steps=self._steps,
         )

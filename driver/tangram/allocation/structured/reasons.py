@@ -6,6 +6,7 @@ conflict with other requests, or with a constraint: then the line says with whic
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 
 from tangram import DRIVER_NAME
 from tangram.allocation.structured.account import TooDear
@@ -24,17 +25,25 @@ from tangram.model.kubernetes import ResourceClaim
 
 
 def explain(
-    requests: Sequence[Request], claims: Sequence[ResourceClaim], taker: Taker, *, exhausted: bool
+    requests: Sequence[Request],
+    claims: Sequence[ResourceClaim],
+    taker: Taker,
+    *,
+    exhausted: bool,
+    in_words: bool,
 ) -> Reasons:
-    """`taker` must have nothing taken."""
-    words = _Words()
+    """`taker` must have nothing taken. Without `in_words` only the counts: words take time of their own."""
+    words = _Words(taker)
     looks = [
         [
-            _Look(alternative, words.of(dict(_refused(alternative, taker))), taker)
+            _Look(alternative, dict(_refused(alternative, taker)), taker, words)
             for alternative in request.alternatives
         ]
         for request in requests
     ]
+    shortage = _shortage(looks, taker, exhausted=exhausted)
+    if not in_words:
+        return Reasons(shortage=shortage)
     refusals = tuple(
         Refusal(
             claim=claim_name(claims[request.claim]),
@@ -45,12 +54,12 @@ def explain(
         )
         for request, mine in zip(requests, looks, strict=True)
         for look in mine
-        for position, refusal in look.refused.items()
+        for position, refusal in look.said.items()
     )
     lines = [
         f"{_name(request, claims)}: {'; or '.join(look.line for look in mine)}"
         for request, mine in zip(requests, looks, strict=True)
-        if all(look.line for look in mine)
+        if all(look.cause for look in mine)
     ]
     if not lines:
         lines = list(_conflicts(requests, claims, taker, exhausted=exhausted))
@@ -58,14 +67,10 @@ def explain(
         lines = ["the search was ended before all possibilities were tried", *lines]
     elif not lines:
         lines = [
-            f"{_name(request, claims)}: {'; or '.join(look.together() for look in mine)}"
+            f"{_name(request, claims)}: {'; or '.join(look.line or look.together() for look in mine)}"
             for request, mine in zip(requests, looks, strict=True)
         ]
-    return Reasons(
-        summary="; ".join([*lines, *_pools(taker.view)]),
-        refusals=refusals,
-        shortage=_shortage(looks, taker, exhausted=exhausted),
-    )
+    return Reasons(summary="; ".join([*lines, *_pools(taker.view)]), refusals=refusals, shortage=shortage)
 
 
 def _name(request: Request, claims: Sequence[ResourceClaim]) -> str:
@@ -77,27 +82,39 @@ def _name(request: Request, claims: Sequence[ResourceClaim]) -> str:
 class _Words:
     """Refusals put into words, once for all devices that are refused for the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, taker: Taker) -> None:
+        self._taker = taker
         # With what was put into words, so that nothing else gets its id.
         self._known: dict[int, tuple[Refused, Refused]] = {}
 
     def of(self, refused: Mapping[int, Refused]) -> dict[int, Refused]:
         """The same with texts."""
-        return {position: self._said(refusal) for position, refusal in refused.items()}
+        return {position: self._said(refusal, position) for position, refusal in refused.items()}
 
-    def _said(self, refusal: Refused) -> Refused:
+    def _said(self, refusal: Refused, position: int) -> Refused:
         known = self._known.get(id(refusal))
         if known is None:
-            said = Refused(refusal.code, refusal.text, refusal.short)
+            said = Refused(refusal.code, self._text(refusal, position), refusal.short)
             known = self._known[id(refusal)] = (refusal, said)
         return known[1]
+
+    def _text(self, refusal: Refused, position: int) -> str:
+        """Of what has too little left also who has the rest."""
+        if isinstance(refusal.what, Lack):
+            return _after(refusal.what, position, self._taker)
+        if isinstance(refusal.what, Lacking):
+            holders = self._taker.ledger.holders(self._taker.view.device(position).id)
+            return f"{refusal.what} after {_claims(holders)}" if holders else str(refusal.what)
+        return refusal.text
 
 
 class _Look:
     """One (sub)request by itself: who is refused, who is left, and what is missing (`line`, `cause`; empty
     if it can be served)."""
 
-    def __init__(self, alternative: Alternative, refused: Mapping[int, Refused], taker: Taker) -> None:
+    def __init__(
+        self, alternative: Alternative, refused: Mapping[int, Refused], taker: Taker, words: _Words
+    ) -> None:
         self.alternative = alternative
         self.refused = refused
         self.usable = tuple(
@@ -105,20 +122,31 @@ class _Look:
             for position, place in enumerate(taker.view.places)
             if place.device is not None and position not in refused
         )
-        self.line = self.cause = ""
+        self._words = words
+        self._disagrees = self._but = self.cause = ""
         if alternative.everything:
             missing = [position for position in alternative.positions if position in refused]
             if not alternative.positions or missing:
                 self.cause = f"request {alternative.name} wants all {len(alternative.positions)} that match"
-                self.line = f"all matching devices wanted, {self._found('')}"
         elif len(self.usable) < alternative.count:
             self.cause = f"request {alternative.name} needs {alternative.count}"
-            self.line = f"{_wanted(alternative)}, {self._found('')}"
         elif unlinked := _unlinked(alternative, self.usable, taker):
             self.cause = unlinked
-            self.line = f"{_wanted(alternative)}, {self._found(f', but {unlinked}')}"
+            self._but = f", but {unlinked}"
         else:
-            self.line, self.cause = _disagreement(alternative, self.usable, taker)
+            self._disagrees, self.cause = _disagreement(alternative, self.usable, taker)
+
+    @cached_property
+    def said(self) -> dict[int, Refused]:
+        """Who is refused, in words."""
+        return self._words.of(self.refused)
+
+    @cached_property
+    def line(self) -> str:
+        if not self.cause or self._disagrees:
+            return self._disagrees
+        wanted = "all matching devices wanted" if self.alternative.everything else _wanted(self.alternative)
+        return f"{wanted}, {self._found(self._but)}"
 
     def together(self) -> str:
         """For a request that could be served if its devices took nothing from each other."""
@@ -127,7 +155,7 @@ class _Look:
 
     def _found(self, but: str) -> str:
         groups: dict[str, list[Refused]] = {}
-        for refusal in self.refused.values():
+        for refusal in self.said.values():
             groups.setdefault(_group(refusal), []).append(refusal)
         total = len(self.refused) + len(self.usable)
         ranked = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
@@ -220,11 +248,6 @@ def _refusal(alternative: Alternative, position: int, taker: Taker) -> Refused |
         return Refused(Code.SELECTOR, str(error))
     except TooDear as error:
         return Refused(Code.BUDGET, f"not looked at: {error}")
-    if refusal is not None and isinstance(refusal.what, Lack):
-        return Refused(refusal.code, _after(refusal.what, position, taker))
-    if refusal is not None and isinstance(refusal.what, Lacking):
-        holders = taker.ledger.holders(taker.view.device(position).id)
-        return Refused(refusal.code, f"{refusal.what} after {_claims(holders)}" if holders else refusal.what)
     return refusal
 
 

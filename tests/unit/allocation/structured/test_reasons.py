@@ -18,7 +18,7 @@ from tests.unit.allocation.structured.world import (
     sub,
 )
 
-from tangram.allocation.structured import Allocated, Cluster, Code, Outcome, parse_features
+from tangram.allocation.structured import Allocated, Cluster, Code, Outcome, Reasons, parse_features
 from tangram.base.errors import InvalidObjectError, UsageError
 from tangram.model.kubernetes import ResourceClaim, ResourceSlice
 
@@ -222,6 +222,32 @@ def test_devices_of_one_request_that_take_from_each_other() -> None:
         "1 held by claim ns/old"
     )
     assert outcome.reasons.shortage.cause == "no 3 of those go together"
+
+
+def test_an_alternative_that_is_impossible_by_itself_is_told_as_that() -> None:
+    sets = slice_(name="sets", count=2, sets={"s": {"c": 3}})
+    items = [device(name, counters={"s": {"c": 2}}) for name in ("a", "b")]
+    wants = claim(either("r", sub("x", count=2), sub("y", count=3)))
+    outcome = solve([sets, slice_(*items, name="s2", count=2)], [wants])
+    assert outcome.reasons.summary == (
+        "request r: 2 devices wanted, of 2 devices 2 can be used, but not so many of them together; "
+        "or 3 devices wanted, of 2 devices 2 can be used"
+    )
+
+
+def test_who_only_counts_gets_no_words() -> None:
+    """Words take longer than counts: of a chain of terms each is evaluated."""
+    domain = f'device.attributes["{DRIVER}"]'
+    items = [device("a", attributes={"x": 1, "y": 3}), device("b", attributes={"x": 2, "y": 3})]
+    when = f"{domain}.x >= 1 && {domain}.y == 2"
+    said, counted = (
+        solve([slice_(*items)], [claim(request(when=when))], in_words=in_words).reasons
+        for in_words in (True, False)
+    )
+    assert said.summary
+    assert len(said.refusals) == 2
+    assert counted == Reasons(shortage=said.shortage)
+    assert counted.shortage.refused == {f"not selected by {when}": 2}
 
 
 def test_requests_that_compete() -> None:
