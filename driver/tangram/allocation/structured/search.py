@@ -14,7 +14,7 @@ from typing import NamedTuple
 from tangram.allocation.structured.agreement import Agreement, agreement
 from tangram.allocation.structured.candidates import Taken, Taker
 from tangram.allocation.structured.features import Fault
-from tangram.allocation.structured.outcome import Exhausted
+from tangram.allocation.structured.outcome import Exhausted, FatalError
 from tangram.allocation.structured.pruning import Pruning
 from tangram.allocation.structured.requests import MAXIMUM_RESULTS, Alternative, Request
 from tangram.allocation.structured.traces import traceless
@@ -137,6 +137,10 @@ class Search:
                 step = self._enter(step.request, aim)
             elif self._stack:
                 step = self._retry(self._stack[-1], step)
+            elif step is _Failure.TOO_MANY and not self._too_many_in:
+                # A claim whose least alternatives are too many was refused before: only versions that mix up
+                # alternatives get here, and with the first claim.
+                raise FatalError("allocation max size exceeded")
             else:
                 return False
         return True

@@ -15,8 +15,13 @@ from tangram.allocation.structured.view import View
 
 
 def safe(requests: Sequence[Request], taker: Taker) -> bool:
-    """True if no branch of the search can end in an error, and what is put back leaves no trace."""
+    """True if no branch of the search can end in an error, what is put back leaves no trace, and requests
+    take what they say."""
     if any(place.device is None for place in taker.view.places) or not traceless(requests, taker):
+        return False
+    if taker.view.features.has(Fault.ALL_LOSES_SUBREQUEST) and any(
+        alternative.everything for request in requests for alternative in request.alternatives[1:]
+    ):
         return False
     return all(_never_fatal(a, taker) for request in requests for a in request.alternatives)
 
@@ -24,22 +29,28 @@ def safe(requests: Sequence[Request], taker: Taker) -> bool:
 def traceless(requests: Sequence[Request], taker: Taker) -> bool:
     """True if what is put back leaves no trace: then a branch that holds no solution need not be walked."""
     features, alternatives = taker.view.features, [a for r in requests for a in r.alternatives]
-    if features.has(Fault.REJECTION_LEAKS) and _leaks(alternatives, taker.view):
+    if features.has(Fault.REJECTION_LEAKS) and _leaks(alternatives, taker):
         return False
     if features.has(Fault.COUNTERS_BY_POOL_NAME) and _mixes_accounts(taker.view):
         return False
     return not any(_keeps(c, alternatives, taker.view) for mine in taker.constraints for c in mine)
 
 
-def _leaks(alternatives: Sequence[Alternative], view: View) -> bool:
+def _leaks(alternatives: Sequence[Alternative], taker: Taker) -> bool:
     """True if there are accounts that something can be left on: counters, or capacities that may turn out to
-    be too small after all the other tests."""
+    be too small after all the other tests, also those of a device that was shared once."""
+    view = taker.view
     features, devices = view.features, [place.device for place in view.places if place.device is not None]
     if features.on(Gate.PARTITIONABLE_DEVICES) and any(device.consumes for device in devices):
         return True
     if not features.on(Gate.CONSUMABLE_CAPACITY):
         return False
-    if not any(device.multiple for device in devices) and not any(a.capacity for a in alternatives):
+    shared = any(device.multiple for device in devices) or any(
+        taker.ledger.consumed(position)
+        for position, place in enumerate(view.places)
+        if place.device is not None
+    )
+    if not shared and not any(a.capacity for a in alternatives):
         return features.has(Fault.CAPACITY_OF_WRONG_DEVICE) and _may_lack_slots(alternatives, view)
     return features.has(Fault.CAPACITY_OF_WRONG_DEVICE) or any(a.everything for a in alternatives)
 
