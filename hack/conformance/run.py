@@ -19,9 +19,11 @@ from conformance.versions import VERSIONS, Version
 
 _TIMEOUT_MS = 300
 _SAMPLES = 240
-"""Of an allocator without a defined order; each has a chance of 1/16 or better to be in our order."""
+"""Of an allocator without a defined order: four pools and two slices have 48 orders, and Go has favourites."""
 _FIRST_SAMPLES = 20
 """Most often so many are enough to meet our order."""
+_TRIES = 5
+"""With all samples, until one meets it: one try misses an order of 48 every eighth time."""
 _CHUNK = 50
 
 
@@ -114,7 +116,7 @@ class Comparison:
             return False
         return any(
             node["node"] == ours["node"] and agrees_with_one(node, ours)
-            for samples in (_FIRST_SAMPLES, _SAMPLES)
+            for samples in (_FIRST_SAMPLES, *(_SAMPLES,) * _TRIES)
             for node in self.ask(problem, samples=samples)
         )
 
