@@ -19,7 +19,7 @@ from conformance.versions import VERSIONS, Version
 
 _TIMEOUT_MS = 300
 _SAMPLES = 240
-"""Of an allocator without a defined order: four pools and two slices have 48 orders, and Go has favourites."""
+"""Of an allocator without a defined order: four pools and two slices have 48, and Go has favourites."""
 _FIRST_SAMPLES = 20
 """Most often so many are enough to meet our order."""
 _TRIES = 5
