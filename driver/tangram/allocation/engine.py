@@ -26,10 +26,7 @@ from tangram.allocation.structured import (
 from tangram.allocation.withdrawn import with_withdrawn
 from tangram.model.kubernetes import AllocationResult, DeviceAllocationResult
 
-_TOO_DEAR = (
-    "the selectors cost too much to evaluate on so many different devices; make them fewer or shorter,"
-    " without nested all(), exists(), map() or filter()"
-)
+_LESS = "make requests and selectors fewer or shorter, without nested all(), exists(), map() or filter()"
 _UNSCORED = Score((), False, 0, 0, 0, 0, 0, 0, 0, 0, ())
 """Of claims whose devices cannot be exchanged, so that the first fit is the only one."""
 _FEWEST_STEPS = 200
@@ -166,9 +163,9 @@ class _Decision:
                 refused.append((name, whole))
                 continue
             answer = self._answer(name)
-            if self._account.exhausted:
+            if exhausted := self._account.exhausted:
                 self._remembered.forget(self._kind)
-                return self._failed(Reasons(fatal=_TOO_DEAR, dear=True))
+                return self._failed(Reasons(fatal=f"{exhausted}; {_LESS}", dear=True))
             if answer.error:
                 return self._failed(Reasons(fatal=self._again(name).error or answer.error))
             if answer.fit:

@@ -15,6 +15,8 @@ _PAIRS = 33_000
 _PAIRS_PER_DEVICE = 4
 """Pairs of a request and a device that are looked at: as many as 32 requests with 8 alternatives and 128
 devices make, and on however many nodes a few requests for each device."""
+_TOO_DEAR = "the selectors cost too much to evaluate on so many different devices"
+_TOO_MANY = "there are too many requests to look at so many devices for each of them"
 
 
 class TooDear(Exception):  # noqa: N818 - an outcome that crosses frames, as search.Exhausted
@@ -41,7 +43,7 @@ class Account:
                 self._paid.add(item)
                 self._units_left -= cost
         if self._units_left < 0:
-            raise TooDear("the selectors cost too much to evaluate on so many different devices")
+            raise TooDear(self.exhausted)
         self._settled[id(bill)] = bill  # kept, so that no other gets its id
 
     def program(self, text: str, environment: Environment) -> Program | CelError:
@@ -60,12 +62,14 @@ class Account:
         """A device is looked at for a request. Raises TooDear when that is beyond the bound."""
         self._pairs_left -= 1
         if self._pairs_left < 0:
-            raise TooDear("there are too many requests to look at so many devices for each of them")
+            raise TooDear(self.exhausted)
 
     @property
-    def exhausted(self) -> bool:
-        """Whether any more payment was refused."""
-        return self._units_left < 0 or self._pairs_left < 0
+    def exhausted(self) -> str:
+        """What costs too much; empty as long as all could be paid."""
+        if self._units_left < 0:
+            return _TOO_DEAR
+        return _TOO_MANY if self._pairs_left < 0 else ""
 
 
 def compiling(text: str, found: Program | CelError) -> tuple[int, int]:
