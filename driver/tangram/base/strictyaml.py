@@ -24,7 +24,9 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _DECIMAL = re.compile(r"-?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?")
 _MAXIMUM_DIGITS = 300
 _MAXIMUM_ALIASED = 1_000_000
-"""Values that all aliases of a document stand for together."""
+"""Values that all aliases of a document stand for together, keys too."""
+_TEXT_OF_A_VALUE = 100
+"""Characters of a text that count as one more."""
 _FREE_DECIMAL = re.compile(r"[-+]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 _FREE_TRUE = frozenset({"True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
 _FREE_FALSE = frozenset({"False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
@@ -171,12 +173,12 @@ class _Composer:
 
     def _count(self, value: Any, event: Any, path: YamlPath) -> None:
         """Bounds what aliases stand for, in depth and all together."""
-        self._aliased += 1
+        self._aliased += 1 + (len(value) // _TEXT_OF_A_VALUE if isinstance(value, str) else 0)
         if self._aliased > _MAXIMUM_ALIASED:
             self._refuse("aliases that stand for too much", event, "write the values out")
         if isinstance(value, dict | list):
             self._check_depth(event, path)
-            for item in value.values() if isinstance(value, dict) else value:
+            for item in (*value, *value.values()) if isinstance(value, dict) else value:
                 self._count(item, event, (*path, ""))
 
     def _check_depth(self, event: Any, path: YamlPath) -> None:
@@ -192,7 +194,8 @@ class _Composer:
                 self._refuse("merge keys (<<) are not read", event, "write the values out")
             key = self._value(event, path)
             if not isinstance(key, str):
-                self._refuse(f"the key {event.value[:64]} is not text", event, "quote it, or remove it")
+                shown = f"*{event.anchor}" if isinstance(event, yaml.AliasEvent) else event.value
+                self._refuse(f"the key {shown[:64]} is not text", event, "quote it, or remove it")
             if key in content:
                 self._refuse(f"the key {key[:64]!r} stands twice", event, "remove one")
             place = (*path, key)

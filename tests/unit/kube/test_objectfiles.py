@@ -76,6 +76,11 @@ def test_aliases_of_aliases_end() -> None:
         data += f"a{step + 1}: &a{step + 1} [{', '.join(10 * [f'*a{step}'])}]\n".encode()
     with pytest.raises(InvalidObjectError, match="line 6: aliases that stand for too much"):
         parse_objects(data, name="f")
+    long = b"x" * 1_000_000
+    with pytest.raises(InvalidObjectError, match="line 2: aliases that stand for too much"):
+        parse_objects(b"a: &a " + long + b"\nb: [" + b"*a, " * 200 + b"]", name="f")
+    with pytest.raises(InvalidObjectError, match="line 4: aliases that stand for too much"):
+        parse_objects(b"? &a " + long + b"\n: 1\nb: &b {*a : 1}\nc: [" + b"*b, " * 200 + b"]", name="f")
 
 
 def test_parameters_of_drivers_have_the_types_that_kubernetes_reads() -> None:
@@ -104,6 +109,8 @@ def test_parameters_of_drivers_have_the_types_that_kubernetes_reads() -> None:
         (b"apiVersion: v1\n---\n- 1\n", "f, document 1: kind: is missing"),
         (b"kind: x\nb: *a\n", "line 2: the alias *a names nothing above it"),
         (b"kind: &a [*a]\n", "the alias *a names nothing above it"),
+        (b"a: &a 5\nb: {*a : c}\n", "line 2: the key *a is not text"),
+        (b"a: &a [b]\n*a : c\n", "line 2: the key *a is not text"),
         (b"a: &a {b: c}\nd: {<<: *a}\n", "line 2: merge keys (<<) are not read"),
         (b"a: &a " + b"[" * 40 + b"]" * 40 + b"\nb: " + b"[" * 40 + b"*a" + b"]" * 40, "nested deeper"),
         (_text({**_NODE, "x": 1}).replace(b"1", b"NaN"), "f: is not JSON"),
