@@ -174,7 +174,8 @@ class Discovery:
             failing = await self._probe(before.machine.gpus)
             if not failing:
                 raise HardwareError(error.cause, next_step=error.next_step) from error
-            return replace(before, unhealthy={**self._of(before, self._health.unhealthy()), **failing})
+            ill = self._of(before, {**self._health.unhealthy(), **self._hanging()})
+            return replace(before, unhealthy={**ill, **failing})
         foreign, silent = await self._foreign(machine, claims, owed)
         inventory = merge(before, machine, held=held, policy=self._policy, foreign=foreign)
         nodes, failing = await self._device_nodes(machine)
@@ -186,7 +187,7 @@ class Discovery:
         return replace(
             inventory,
             unhealthy={
-                **self._of(inventory, self._health.unhealthy()),
+                **self._of(inventory, {**self._health.unhealthy(), **self._hanging()}),
                 **inventory.unhealthy,
                 **silent,
                 **failing,
@@ -197,6 +198,10 @@ class Discovery:
             control_nodes=control_nodes,
             driver_edits=driver_edits,
         )
+
+    def _hanging(self) -> dict[GpuUuid, str]:
+        """GPUs with a call, such as a step of a claim, that has not returned: they may answer a look."""
+        return dict.fromkeys(self._workers.hung_gpus, "a call hangs in the driver")
 
     async def _probe(self, gpus: Iterable[Gpu]) -> dict[GpuUuid, str]:
         """The GPUs that do not answer, with the cause."""

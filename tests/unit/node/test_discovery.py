@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import pytest
 from tests.unit.node.support import backend
 
-from tangram.base.errors import DriverUnavailableError
+from tangram.base.errors import DriverUnavailableError, HardwareTimeoutError
 from tangram.hardware.backend import DeviceNode
 from tangram.hardware.cdi import CdiEdits
 from tangram.hardware.health import XidEvent
@@ -62,12 +62,12 @@ class Setup:
     async def look_past_deadlines(self, discover: Hang, probe: Hang | None = None) -> None:
         """A look in which discovery hangs until its deadline, and then a call on a GPU too."""
         task = asyncio.create_task(self.discovery.look())
-        await self._past_deadline(discover, SYSTEM_DEADLINE_S)
+        await self.past_deadline(discover, SYSTEM_DEADLINE_S)
         if probe is not None:
-            await self._past_deadline(probe, GPU_DEADLINE_S)
+            await self.past_deadline(probe, GPU_DEADLINE_S)
         await task
 
-    async def _past_deadline(self, hang: Hang, deadline_s: float) -> None:
+    async def past_deadline(self, hang: Hang, deadline_s: float) -> None:
         # Time must not move before: it would run out for calls that are about to answer.
         assert await asyncio.to_thread(hang.entered.wait, 10)
         await self.only_the_hung_call()
@@ -185,6 +185,25 @@ async def test_an_ill_gpu_stays_ill_while_another_hangs(setup: Setup) -> None:
     assert set(setup.published[-1].unhealthy) == {ill, hung}
     discover.release()
     probe.release()
+
+
+async def test_a_gpu_with_a_call_that_hangs_is_unhealthy_until_it_returns(setup: Setup) -> None:
+    """Also where the call is a step of a claim, and looks at the GPU go well: nobody new must get it."""
+    await setup.discovery.look()
+    gpu = setup.published[0].machine.gpus[0].uuid
+    hang = setup.hardware.hang("compute_mode", gpu)
+    step = asyncio.create_task(setup.workers.compute_mode(gpu))
+    await setup.past_deadline(hang, GPU_DEADLINE_S)
+    with pytest.raises(HardwareTimeoutError):
+        await step
+    await setup.discovery.look()
+    assert setup.published[-1].unhealthy == {gpu: "a call hangs in the driver"}
+    hang.release()
+    async with asyncio.timeout(10):
+        while setup.workers.hung_gpus:  # noqa: ASYNC110 - the thread ends in real time
+            await asyncio.sleep(0.001)
+    await setup.discovery.look()
+    assert setup.published[-1] == setup.published[0]
 
 
 async def test_of_two_looks_at_once_the_one_that_began_last_counts(
