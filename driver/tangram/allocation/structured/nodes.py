@@ -14,6 +14,8 @@ from tangram.model.kubernetes import NodeSelector, NodeSelectorRequirement, Node
 _NAME = re.compile(r"(?=.{1,63}\Z)[A-Za-z0-9](?:[-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DOMAIN = re.compile(r"(?=.{1,253}\Z)[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _INTEGER = re.compile(r"[-+]?[0-9]{1,64}")
+_LONGEST = 63
+"""Characters of a label."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,8 +48,11 @@ def _term(term: NodeSelectorTerm, node: NodeFacts) -> bool:
 def _expression(requirement: NodeSelectorRequirement, labels: Mapping[str, str]) -> bool:
     values = requirement.values or []
     value = labels.get(requirement.key)
-    if not _is_key(requirement.key) or not all(map(_is_value, values)):
-        raise NodeSelectorError(f"{requirement.key!r} with values {values} is no label")
+    if not _is_key(requirement.key):
+        raise NodeSelectorError(f"{_quoted(requirement.key)} is no label")
+    for text in values:
+        if not _is_value(text):
+            raise NodeSelectorError(f"{_quoted(requirement.key)} with the value {_quoted(text)} is no label")
     match requirement.operator:
         case "In" if values:
             return value in values
@@ -62,17 +67,28 @@ def _expression(requirement: NodeSelectorRequirement, labels: Mapping[str, str])
             if found is None:
                 return False
             return found > limit if requirement.operator == "Gt" else found < limit
-    raise NodeSelectorError(f"{requirement.operator!r} with values {values} is not valid in a node selector")
+    raise _misused(requirement, _quoted(requirement.key))
 
 
 def _field(requirement: NodeSelectorRequirement, node: NodeFacts) -> bool:
     values = requirement.values or []
     if requirement.operator not in ("In", "NotIn") or len(values) != 1:
-        raise NodeSelectorError(
-            f"{requirement.operator!r} with values {values} is not valid for the field {requirement.key!r}"
-        )
+        raise _misused(requirement, f"the field {_quoted(requirement.key)}")
     value = node.name if requirement.key == "metadata.name" else ""
     return (value == values[0]) is (requirement.operator == "In")
+
+
+def _misused(requirement: NodeSelectorRequirement, what: str) -> NodeSelectorError:
+    count = len(requirement.values or ())
+    values = f"{count} value{'' if count == 1 else 's'}"
+    return NodeSelectorError(
+        f"{_quoted(requirement.operator)} with {values} is not valid for {what} in a node selector"
+    )
+
+
+def _quoted(text: str) -> str:
+    """A text of anybody, short enough for a reason."""
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
 @lru_cache(maxsize=4096)

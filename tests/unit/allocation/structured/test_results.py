@@ -183,6 +183,34 @@ def test_node_selectors(terms: list[Json], answer: bool | None) -> None:
         assert selects(selector, node) is answer
 
 
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        (
+            requirement("zone", "In", *["a"] * 99, "a b"),
+            "slice s1: 'zone' with the value 'a b' is no label",
+        ),
+        (requirement("zone", "In", "b" * 64), f"slice s1: 'zone' with the value '{'b' * 63}…' is no label"),
+        (requirement("c" * 900, "Exists"), f"slice s1: '{'c' * 63}…' is no label"),
+        (
+            requirement("zone", "Like", *["a"] * 5_000),
+            "slice s1: 'Like' with 5000 values is not valid for 'zone' in a node selector",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_node_selector_is_said_in_one_line(wrong: Json, text: str) -> None:
+    outcome = solve([slice_("a", nodeSelector={"nodeSelectorTerms": [term(wrong)]})], [claim(request())])
+    assert outcome.error == text
+
+
+def test_fields_of_a_node_are_chosen_by_one_value() -> None:
+    wrong = term(fields=(requirement("metadata.name", "In", *["n"] * 5_000),))
+    outcome = solve([slice_("a", nodeSelector={"nodeSelectorTerms": [wrong]})], [claim(request())])
+    assert outcome.error == (
+        "slice s1: 'In' with 5000 values is not valid for the field 'metadata.name' in a node selector"
+    )
+
+
 def test_allocations_say_nothing_more_than_they_must() -> None:
     assert wire(solve([slice_("a")], [claim(request())], classes=[ANY])) == {
         "devices": {"results": [{"request": "r", "driver": DRIVER, "pool": "p", "device": "a"}]},
