@@ -79,10 +79,10 @@ def _field(requirement: NodeSelectorRequirement, node: NodeFacts) -> bool:
 
 
 def _misused(requirement: NodeSelectorRequirement, what: str) -> NodeSelectorError:
-    count = len(requirement.values or ())
-    values = f"{count} value{'' if count == 1 else 's'}"
+    values = requirement.values or []
+    given = f"the value {_quoted(values[0])}" if len(values) == 1 else f"{len(values)} values"
     return NodeSelectorError(
-        f"{_quoted(requirement.operator)} with {values} is not valid for {what} in a node selector"
+        f"{_quoted(requirement.operator)} with {given} is not valid for {what} in a node selector"
     )
 
 

@@ -193,6 +193,10 @@ def test_node_selectors(terms: list[Json], answer: bool | None) -> None:
         (requirement("zone", "In", "b" * 64), f"slice s1: 'zone' with the value '{'b' * 63}…' is no label"),
         (requirement("c" * 900, "Exists"), f"slice s1: '{'c' * 63}…' is no label"),
         (
+            requirement("zone", "Gt", "many"),
+            "slice s1: 'Gt' with the value 'many' is not valid for 'zone' in a node selector",
+        ),
+        (
             requirement("zone", "Like", *["a"] * 5_000),
             "slice s1: 'Like' with 5000 values is not valid for 'zone' in a node selector",
         ),
