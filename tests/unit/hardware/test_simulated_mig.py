@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -15,6 +16,7 @@ from tangram.base.errors import (
     GpuBusyError,
     GpuLostError,
     HardwareError,
+    InvalidObjectError,
     NoRoomError,
     NotSupportedError,
 )
@@ -319,6 +321,15 @@ class TestFaults:
         with pytest.raises(HardwareError, match="NO_PERMISSION"):
             create(gpus, uuid, 9, 0, 4)
         assert gpus.gpu_instances(uuid) == ()
+
+    @pytest.mark.parametrize(
+        ("changes", "field"),
+        [({"call": "create_instance"}, "call"), ({"error": "NO_ROOM"}, "error"), ({"times": 0}, "times")],
+    )
+    def test_one_that_could_never_strike_is_refused(self, changes: dict[str, Any], field: str) -> None:
+        wrong = msgspec.structs.replace(Fault(call="create_gpu_instance", error="UNKNOWN"), **changes)
+        with pytest.raises(InvalidObjectError, match=f"fault: {field}: "):
+            backend().fail(wrong)
 
     def test_the_plan_of_a_description_is_read_again_and_keeps_its_counts(self, tmp_path: Path) -> None:
         file = tmp_path / "machine.yaml"

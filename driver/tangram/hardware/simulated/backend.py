@@ -10,6 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import to_builtins
+
 from tangram.base.errors import DriverUnavailableError, GpuLostError, InvalidObjectError
 from tangram.hardware.backend import ComputeMode, DeviceNode, GpuProcess, MigModes
 from tangram.hardware.health import GpuConditions, XidEvent
@@ -21,6 +23,7 @@ from tangram.hardware.machines import (
     read_machine,
 )
 from tangram.hardware.machines.faultplan import Call, Fault
+from tangram.hardware.machines.schema import convert
 from tangram.hardware.simulated.describing import describe_machine
 from tangram.hardware.simulated.faults import Faults, Hang
 from tangram.hardware.simulated.state import GpuState, SimulatedGpu
@@ -300,8 +303,8 @@ class SimulatedBackend:
         return self.faults.hang(call, uuid)
 
     def fail(self, fault: Fault) -> None:
-        """Adds a fault to the plan; it counts calls from now on."""
-        self.faults.add(fault)
+        """Adds a fault to the plan, counting calls from now on. InvalidObjectError: it can never strike."""
+        self.faults.add(convert(to_builtins(fault), Fault, object_name="fault"))
 
     # --- how it is done
 
