@@ -7,7 +7,7 @@ from tangram.cel.types import (
     map_of,
     parameter,
 )
-from tangram.cel.values import MAPS, Budget, Value, no_overload, type_name
+from tangram.cel.values import Budget, Value, type_name
 
 _A, _B = parameter("A"), parameter("B")
 _MAP = map_of(_A, _B)
@@ -21,8 +21,6 @@ def _insert(budget: Budget, entries: Value, key: Value, value: Value) -> dict[Va
 
 
 def _insert_all(budget: Budget, entries: Value, more: Value) -> dict[Value, Value]:
-    if type(more) not in MAPS:
-        raise no_overload("transformMapEntry", entries, more)
     made = entries
     for key, value in more.items():
         made = _insert(budget, made, plain_key(key), value)
