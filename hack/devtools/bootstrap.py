@@ -1,7 +1,8 @@
 """What `./hack/try` runs: prepares `.venv-run`, then becomes `tangram playground`.
 
 Standard library only, as nothing else is there yet. `.venv-run` holds what deploy/requirements.txt lists, by
-hash; it is made once. If a signal ends this, nothing but a finished `.venv-run` stays.
+hash, and the command `tangram` of this checkout; it is made once. If a signal ends this, nothing but a
+finished `.venv-run` stays.
 """
 
 import contextlib
@@ -10,6 +11,7 @@ import hashlib
 import importlib.metadata
 import importlib.util
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -72,6 +74,21 @@ def prepare() -> None:
         wanted = f"{hashlib.sha256(LOCK.read_bytes()).hexdigest()} {ROOT}\n"
         if not _made_from(wanted):
             _make(wanted)
+        _write_command()
+
+
+def _write_command() -> None:
+    """The command `tangram` beside the Python: for a second terminal."""
+    command = VENV / "bin" / "tangram"
+    text = (
+        f"#!/bin/sh\nPYTHONPATH={shlex.quote(str(ROOT / 'driver'))}"
+        f' exec {shlex.quote(str(VENV / "bin" / "python"))} -m tangram "$@"\n'
+    )
+    with contextlib.suppress(OSError):
+        if command.read_text(encoding="utf-8") == text:
+            return
+    command.write_text(text, encoding="utf-8")
+    command.chmod(0o755)
 
 
 def _pause() -> None:

@@ -80,17 +80,21 @@ def _next(command: str) -> list[str]:
 
 def _kept(cluster: Cluster, play: Play) -> list[str]:
     pods = [pod for pod in play.recorder.pods.values() if not pod.gone]
-    waiting = [f"  kubectl describe pod {pod.name}" for pod in pods if not pod.node]
+    waiting = [pod.name for pod in pods if not pod.node]
     holding = [f"  kubectl delete pod {pod.name}" for pod in pods if pod.phase == "Running" and pod.devices]
     return [
         "",
         "It goes on until Ctrl-C. In a second terminal:",
         f"  export KUBECONFIG={cluster.kubeconfig}",
         "  kubectl get pods,resourceclaims",
-        *waiting[:1],
+        *(line for name in waiting[:1] for line in _about(name)),
         *holding[:1],
         f"  {_tangram()} node status --config {cluster.settings_file(next(iter(cluster.nodes)))}",
     ]
+
+
+def _about(waiting: str) -> list[str]:
+    return [f"  kubectl describe pod {waiting}", f"  {_tangram()} why pod/{waiting}"]
 
 
 def _tangram() -> str:

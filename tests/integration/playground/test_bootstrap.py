@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -127,3 +128,22 @@ def test_without_any_installer_the_package_is_named(monkeypatch: pytest.MonkeyPa
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
     with pytest.raises(bootstrap.CannotPrepareError, match=f"apt-get install python{version}-venv"):
         bootstrap._installer()
+
+
+def test_the_command_beside_its_python_runs_from_anywhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    venv = tmp_path / "a folder" / ".venv-run"
+    (venv / "bin").mkdir(parents=True)
+    python = venv / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(bootstrap, "VENV", venv)
+    for _ in range(2):  # there already, at every start but the first
+        bootstrap._write_command()
+        command = str(venv / "bin" / "tangram")
+        done = subprocess.run(
+            [command, "probe", "--simulate", "a10-x1"], cwd="/", env={}, check=False, capture_output=True
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        assert done.stdout.startswith(b"1 GPU, ")
