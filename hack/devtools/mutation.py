@@ -129,18 +129,25 @@ class Suite:
     def trials(self, changes: Sequence[Change], *, jobs: int) -> Iterator[Trial]:
         """Each change with its outcome, as they end; `jobs` at a time."""
         waiting = list(reversed(changes))
-        running: dict[int, Change] = {}
+        running: dict[int, tuple[Change, dict[str, float]]] = {}
         try:
             while waiting or running:
                 while waiting and len(running) < jobs:
                     change = waiting.pop()
                     if tests := self._concerned(change):
-                        running[self._start(change, tests)] = change
+                        rest = {test: cost for test, cost in self._costs_s.items() if test not in tests}
+                        running[self._start(change, tests)] = (change, rest)
                     else:
                         yield Trial(change, Outcome.SURVIVED)
-                if running:
-                    process, status = os.wait()
-                    yield Trial(running.pop(process), _outcome(status))
+                if not running:
+                    continue
+                process, status = os.wait()
+                change, rest = running.pop(process)
+                outcome = _outcome(status)
+                if outcome is Outcome.SURVIVED and rest:
+                    running[self._start(change, rest)] = (change, {})
+                else:
+                    yield Trial(change, outcome)
         finally:
             for process in running:
                 os.killpg(process, signal.SIGKILL)
@@ -149,8 +156,7 @@ class Suite:
     def _concerned(self, change: Change) -> dict[str, float]:
         """The tests that execute the changed statement, quick ones first: all, if it runs on import.
 
-        A test that finds the result in a cache is not among them. Then a change may survive that it would
-        notice, never the other way round.
+        A test that finds the result in a cache is not among them: what these let pass, the others must.
         """
         covered = self._covered[change.path]
         tests = {test for line in change.mutant.lines for test in covered.get(line, ())}

@@ -173,7 +173,13 @@ def test_a_change_knows_the_lines_of_its_statement() -> None:
 
 
 _TINY = """\
+from functools import cache
+
 LIMIT = 3
+
+@cache
+def unit():
+    return 9 - 8
 
 def below(number):
     return number < LIMIT
@@ -190,7 +196,13 @@ def forgotten():
     return LIMIT + 1
 """
 _TINY_TESTS = """\
-from tangram.tiny.sums import below, emptied, least
+from tangram.tiny.sums import below, emptied, least, unit
+
+def test_unit_is_there():
+    assert unit() is not None
+
+def test_unit_is_remembered():
+    assert unit() == 1
 
 def test_below():
     assert below(2)
@@ -238,10 +250,14 @@ def test_what_the_tests_make_of_a_change(tmp_path: Path) -> None:
     assert sorted(done.stdout.splitlines()) == [
         "1: survived",
         "3: noticed",
+        "8: noticed",
+        "9 - 8: noticed",
+        "9: noticed",
         "LIMIT + 1: survived",
         "number < LIMIT: noticed",
         "number if result is None else min(result, number): noticed",
         "result is None: noticed",
+        "return 9 - 8: noticed",
         "return LIMIT + 1: survived",
         "return len(waits): noticed",
         "return number < LIMIT: noticed",
