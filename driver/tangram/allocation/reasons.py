@@ -4,7 +4,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from tangram.allocation.structured.outcome import Shortage
+from tangram.allocation.structured import Shortage, Slice
+from tangram.allocation.structured.reasons import kind_of
 
 _NOUNS = {"gpu": "GPU", "mig": "MIG device", "mps": "MPS GPU", "timeslice": "time-sliced GPU"}
 """What devices of our driver are called, by `type`."""
@@ -28,6 +29,16 @@ class Reasons:
     nodes: tuple[NodeRefusal, ...] = ()
     fatal: str = ""
     dear: bool = False
+
+
+def of_unusable(shortage: Shortage, slices: Iterable[Slice]) -> tuple[str, Shortage]:
+    """`whole` and `shortage` of a NodeRefusal, for a node with these slices: if there is nothing but pools
+    that cannot be used, all devices are out because of that; else `whole` is empty, and the shortage stays."""
+    if not shortage.unusable or shortage.devices or shortage.others:
+        return "", shortage
+    every = [device for item in slices for device in item.devices]
+    whole = f"on nodes whose slices cannot be used ({shortage.unusable})"
+    return whole, Shortage(left=len(every), kinds=frozenset(map(kind_of, every)))
 
 
 def summarize(reasons: Reasons, *, limit_bytes: int = 1000) -> str:

@@ -10,10 +10,10 @@ from weakref import ref
 
 import msgspec
 
+from tangram.allocation.reasons import of_unusable
 from tangram.allocation.shapes import looks_at_identities, shape_of, taken_of
 from tangram.allocation.snapshot import Holdings
 from tangram.allocation.structured import Cluster, Outcome, Score, Shortage
-from tangram.allocation.structured.reasons import kind_of as device_kind
 from tangram.allocation.withdrawn import with_withdrawn
 from tangram.model.kubernetes import DeviceClass, ResourceClaim
 
@@ -41,13 +41,8 @@ class Answer:
         if outcome.allocations is not None or outcome.error:
             fit = outcome.allocations is not None
             return cls(fit=fit, score=outcome.score, error=outcome.error, steps=outcome.steps)
-        shortage = outcome.reasons.shortage
-        if shortage.unusable and not shortage.devices and not shortage.others:
-            whole = f"on nodes whose slices cannot be used ({shortage.unusable})"
-            count = sum(len(item.devices) for item in cluster.slices)
-            kinds = frozenset(device_kind(device) for item in cluster.slices for device in item.devices)
-            return cls(whole=whole, shortage=Shortage(left=count, kinds=kinds), steps=outcome.steps)
-        return cls(shortage=shortage, steps=outcome.steps)
+        whole, shortage = of_unusable(outcome.reasons.shortage, cluster.slices)
+        return cls(whole=whole, shortage=shortage, steps=outcome.steps)
 
 
 def kind_of(claims: Sequence[ResourceClaim]) -> Hashable:

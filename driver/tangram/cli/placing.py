@@ -10,8 +10,10 @@ import msgspec
 from tangram import DRIVER_NAME
 from tangram.allocation import NodeRefusal, Reasons, summarize
 from tangram.allocation.exclusion import prepare_excluding
+from tangram.allocation.reasons import of_unusable
 from tangram.allocation.shareable import given_to, with_shares
 from tangram.allocation.structured import (
+    Account,
     Allocated,
     Cluster,
     NodeFacts,
@@ -20,6 +22,7 @@ from tangram.allocation.structured import (
     Outcome,
     Policy,
     Refusal,
+    Shortage,
     Slice,
     claim_name,
     decide,
@@ -94,13 +97,15 @@ class Placer:
             yield from _refused(group, where, [], error=error)
             return
         refused = {node: why for node in nodes if (why := self._unsuitable(group, node))}
+        # The controller's bound is for all nodes together.
+        account = Account(self._options.selector_units) if self._options.controller else None
         outcomes = []
         for node in nodes:
             if node in refused:
                 continue
-            outcome = self._decide(group, node)
-            if outcome.error:
-                yield from _refused(group, where, [], error=outcome.error)
+            outcome = self._decide(group, node, account)
+            if error := (account and account.exhausted) or outcome.error:
+                yield from _refused(group, where, [], error=error)
                 return
             outcomes.append(outcome)
             if outcome.allocations is not None and self._options.policy is Policy.FIRST_FIT:
@@ -110,7 +115,7 @@ class Placer:
         if best is None:
             by_node = {outcome.node: outcome.reasons.refusals for outcome in outcomes}
             reasons = _reasons(outcomes, refused)
-            if len(nodes) > 1:
+            if len(nodes) > 1 and not any(map(_is_unknown, outcomes)):
                 reasons = [self._in_one_line(group, outcomes, refused), *reasons]
             yield from _refused(group, where, reasons, refusals=by_node)
             return
@@ -120,7 +125,11 @@ class Placer:
 
     def _in_one_line(self, group: Group, outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> str:
         """As the controller's event says it."""
-        nodes = [NodeRefusal(name=item.node, shortage=item.reasons.shortage) for item in outcomes]
+        nodes = []
+        for item in outcomes:
+            slices = self._cluster.by_node.get(item.node, ())
+            whole, shortage = of_unusable(item.reasons.shortage, slices)
+            nodes.append(NodeRefusal(name=item.node, shortage=shortage, whole=whole))
         for name, why in refused.items():
             facts = self._facts(name)
             shortage = offer(self._cluster, facts, group.claims, options=self._options)
@@ -129,12 +138,17 @@ class Placer:
             nodes.append(NodeRefusal(name=name, shortage=shortage, whole=whole))
         return summarize(Reasons(nodes=tuple(nodes)))
 
-    def _decide(self, group: Group, node: str) -> Outcome:
+    def _decide(self, group: Group, node: str, account: Account | None) -> Outcome:
         allocated = self._allocated
         if self._options.controller:
             allocated = with_withdrawn(self._cluster, allocated)
         return decide(
-            self._cluster, self._facts(node), group.claims, allocated=allocated, options=self._options
+            self._cluster,
+            self._facts(node),
+            group.claims,
+            allocated=allocated,
+            options=self._options,
+            account=account,
         )
 
     def _give(self, claim: ResourceClaim, allocation: AllocationResult) -> AllocationResult:
@@ -225,6 +239,11 @@ def _refused(
     texts = tuple(reasons)
     for claim in group.claims:
         yield Answer(claim=_name(claim), node=node, error=error, reasons=texts, refusals=refusals or {})
+
+
+def _is_unknown(outcome: Outcome) -> bool:
+    """Whether finding out was too dear: nothing was counted."""
+    return outcome.exhausted and outcome.reasons.shortage == Shortage()
 
 
 def _reasons(outcomes: Sequence[Outcome], refused: Mapping[str, str]) -> list[str]:

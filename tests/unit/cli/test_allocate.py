@@ -117,6 +117,48 @@ def test_of_many_nodes_that_say_different_things_the_most_are_told(run: _Runner)
     assert reasons[11:] == ["21 more nodes: `tangram allocate --node NAME` tells of one"]
 
 
+def _dear(model: str) -> Json:
+    """A claim whose selector takes a third of what one decision may, on each model."""
+    some, many = (f"[{', '.join(['1'] * count)}]" for count in (120, 200))
+    loops = f"{some}.all(x, {many}.all(y, x == y))"
+    wants = claim("c", model=model)
+    (selector,) = wants["spec"]["devices"]["requests"][0]["exactly"]["selectors"]
+    selector["cel"]["expression"] = f"{loops} && {selector['cel']['expression']}"
+    return wants
+
+
+def test_selectors_of_a_pod_may_cost_so_much_on_all_nodes_together(run: _Runner) -> None:
+    """As in the controller, whose event says the same."""
+    objects = [device_class(), _dear("m0")]
+    for number in range(6):
+        name = f"n{number}"
+        objects += [node(name), resource_slice(name, device("a", f"m{number}"))]
+    got = run.claims(*objects)["c"]
+    assert got["allocation"] is None
+    assert got["error"] == "the selectors cost too much to evaluate on so many different devices"
+    assert run.claims(*objects, flags=("--as", "scheduler"))["c"]["node"] == "n0"
+
+
+def test_nodes_that_could_not_be_looked_at_are_not_said_to_have_nothing(run: _Runner) -> None:
+    many = [device(f"d{number}", f"m{number}") for number in range(6)]
+    objects = [device_class(), _dear("x")]
+    for name in ("n1", "n2"):
+        objects += [node(name), resource_slice(name, *many)]
+    assert run.claims(*objects, flags=("--as", "scheduler"))["c"]["reasons"] == [
+        "n1, n2: the selectors cost too much to evaluate on so many different devices"
+    ]
+
+
+def test_nodes_whose_slices_cannot_be_used_count_as_in_the_event_of_the_controller(run: _Runner) -> None:
+    half = resource_slice("n2", device("a"), device("b"))
+    half["spec"]["pool"]["resourceSliceCount"] = 2
+    objects = [device_class(), node("n1"), node("n2"), resource_slice("n1", device("a")), half]
+    assert run.claims(*objects, claim("c", count=2))["c"]["reasons"][0] == (
+        "3 devices on 2 nodes: 2 on nodes whose slices cannot be used (1 of its 2 slices are there); "
+        "1 on n1 fits, but request r needs 2"
+    )
+
+
 def test_an_allocation_for_nodes_that_nobody_can_tell_is_an_error_of_the_pod(run: _Runner) -> None:
     given = claim("given")
     odd = {"matchExpressions": [{"key": "zone", "operator": "Like", "values": ["x"]}]}
