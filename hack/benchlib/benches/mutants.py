@@ -23,7 +23,8 @@ _REASONS = Path(__file__).with_name("mutants.yaml")
 _DESCRIPTION = """\
 Mutation testing: takes a seeded sample of small changes of a package (a comparison, an operator, a number,
 a condition, a result or a statement), and with each runs the fast tests, those that execute it first. A
-change that no test notices survives: a test is missing, or the change makes no difference. The score is the share noticed.
+change that no test notices survives: a test is missing, or the change makes no difference. The score is the
+share noticed.
 """
 _EPILOG = """\
 examples:
@@ -36,8 +37,8 @@ Files are not changed: each test process replaces the module as it imports it.
 """
 _EXPLANATION = """\
 A seeded sample of small changes of each package, each tried on the fast tests of the package, those that
-execute it first. Noticed: a test fails. Timed out: a test takes more CPU time than 3 s and five times what it takes unchanged. What
-survives is listed: a test is missing, or the change makes no difference. Where tests were added, or code was
+execute it first. Noticed: a test fails. Timed out: a test takes more CPU time than 3 s and five times what it
+takes unchanged. What survives is listed: a test is missing, or the change makes no difference. Where tests were added, or code was
 simplified, what had survived without such a reason was tried again, and the score at first is told.
 """
 
