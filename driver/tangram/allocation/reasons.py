@@ -33,7 +33,7 @@ class Reasons:
 
 def of_unusable(shortage: Shortage, slices: Iterable[Slice]) -> tuple[str, Shortage]:
     """`whole` and `shortage` of a NodeRefusal, for a node with these slices: if there is nothing but pools
-    that cannot be used, all devices are out because of that; else `whole` is empty, and the shortage stays."""
+    that cannot be used, all its devices are out for that; else `whole` is empty, and the shortage stays."""
     if not shortage.unusable or shortage.devices or shortage.others:
         return "", shortage
     every = [device for item in slices for device in item.devices]
