@@ -38,8 +38,9 @@ Files are not changed: each test process replaces the module as it imports it.
 _EXPLANATION = """\
 A seeded sample of small changes of each package, each tried on the fast tests of the package, those that
 execute it first. Noticed: a test fails. Timed out: a test takes more CPU time than 3 s and five times what it
-takes unchanged. What survives is listed: a test is missing, or the change makes no difference. Where tests were added, or code was
-simplified, what had survived without such a reason was tried again, and the score at first is told.
+takes unchanged. What survives is listed: a test is missing, or the change makes no difference. Where tests
+were added, or code was simplified, what had survived without such a reason was tried again, and the score at
+first is told.
 """
 
 
