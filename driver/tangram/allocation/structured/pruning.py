@@ -327,7 +327,7 @@ class Pruning:
             known = least.get(key)
             if known is None:
                 least[key] = amounts
-            elif known is not amounts:  # only counters that all of them use
+            else:  # only counters that all of them use
                 self._counted += len(known)
                 least[key] = {c: min(n, amounts[c]) for c, n in known.items() if c in amounts}
         for (account, counter_set), amounts in least.items():
