@@ -217,7 +217,8 @@ class Matches:
                 return _Known(selector.failure(f": CEL compile error: {program}"), bill)
             if (device.has_lists and not self._reads_lists) or device.unreadable:
                 bill = (*known.bill, compiling(selector.text, program))
-                where = f"device {device.id}, attribute {device.unreadable or 'list'}"
+                lists = (name for name, value in device.attributes.items() if not value.scalar)
+                where = f"device {device.id}, attribute {device.unreadable or next(lists)}"
                 text = f" on {where}: CEL runtime error: unsupported attribute value"
                 return _Known(selector.failure(text), bill)
             seen = device.guarded if selector.guarded else device.cel

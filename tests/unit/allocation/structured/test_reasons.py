@@ -167,6 +167,16 @@ def test_the_guard_of_a_class_is_not_among_what_refuses() -> None:
     }
 
 
+@pytest.mark.parametrize(("value", "features"), [([1, 2], "k8s-1.36"), ({"matrix": 1}, "latest")])
+def test_an_attribute_that_no_selector_can_read_is_named(value: Any, features: str) -> None:
+    odd = device("a", attributes={"n": 1, "x": value})
+    outcome = solve([slice_(odd)], [claim(request(when="true"))], features=features)
+    assert outcome.error == (
+        f"claim ns/c, request r: selector #0 on device {DRIVER}/p/a, attribute x: CEL runtime error: "
+        "unsupported attribute value"
+    )
+
+
 def test_capacities_and_drivers_are_quoted() -> None:
     when = f'device.driver == "x" || device.capacity["{DRIVER}"].m.compareTo(quantity("1Ti")) > 0'
     outcome = solve([slice_(device("a", capacity={"m": "8Gi"}))], [claim(request(when=when))])
