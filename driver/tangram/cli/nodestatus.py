@@ -14,6 +14,7 @@ from tangram.cli.nodecommands import (
     run_to_the_end,
     write,
 )
+from tangram.model.quantity import human_bytes
 
 if TYPE_CHECKING:
     from tangram.base.clock import Clock
@@ -169,10 +170,21 @@ def _state(gpu: "GpuStatus") -> str:
 
 def holding(holder: "Holder") -> str:
     """Who holds which part, for people."""
-    what = "looked at by" if holder.admin_access else f"{_KINDS[holder.kind]} ({holder.device}) held by"
+    part = ", ".join([holder.device, *_share(holder)])
+    what = "looked at by" if holder.admin_access else f"{_KINDS[holder.kind]} ({part}) held by"
     phase = "" if holder.phase == "prepared" else f", {holder.phase}"
     pods = "" if holder.pods is None else f", pods {' '.join(holder.pods)}" if holder.pods else ", no pod"
     return printable(f"{what} claim {holder.namespace}/{holder.name}{pods}{phase}")
+
+
+def _share(holder: "Holder") -> Iterable[str]:
+    if holder.share is not None:
+        if holder.share.memory_bytes:
+            yield human_bytes(holder.share.memory_bytes)
+        if holder.share.cores:
+            yield f"{holder.share.cores} percent"
+        if holder.share.replicas:
+            yield f"{holder.share.replicas} replica{'' if holder.share.replicas == 1 else 's'}"
 
 
 def _problem(cause: str, next_step: str) -> list[str]:

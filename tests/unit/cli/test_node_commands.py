@@ -125,10 +125,16 @@ class TestStatus:
         assert lines[first].endswith("healthy")
         assert lines[first + 1] == f"whole (gpu-{GPUS[0][4:12]}{GPUS[0][13:17]}) held by claim ns/claim-1"
         assert lines[first + 2] == "looked at by claim ns/claim-3"
-        assert "time-slice (" in out
+        assert f"time-slice (gpu-{GPUS[1][4:12]}{GPUS[1][13:17]}, 1Gi, 1 replica) held" in out
         assert "held by claim ns/claim-2, unpreparing" in out
         assert "problem: the node plugin does not run\n   next: " in out
         assert "note: pods and published devices are not known: " in out
+
+    def test_who_has_how_much_by_mps(self, node: NodeOnDisk) -> None:
+        share = HeldShare(memory_bytes=3 * 2**29, cores=40)
+        node.hold(1, GPUS[0], device={"kind": "mps", "share": share})
+        _, out, _ = node.run("status")
+        assert f"MPS (gpu-{GPUS[0][4:12]}{GPUS[0][13:17]}, 1.5Gi, 40 percent) held" in out
 
     def test_for_programs(self, node: NodeOnDisk) -> None:
         node.hold(1, GPUS[0])
