@@ -3,11 +3,11 @@
 Starts from the state of the cluster; the accounts of counters are opened when a device first needs them.
 """
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from typing import NamedTuple
 
 from tangram.allocation.structured.capacity import Demand
-from tangram.allocation.structured.cluster import DeviceId, Slice
+from tangram.allocation.structured.cluster import Device, DeviceId
 from tangram.allocation.structured.features import Fault, Features, Gate
 from tangram.allocation.structured.pools import Pool
 from tangram.allocation.structured.quantities import Quantity
@@ -175,23 +175,24 @@ class Ledger:
         return account
 
     def _rest(self, place: Place) -> dict[CounterKey, int]:
-        pool = place.pool
+        sets = place.slice.counter_sets if self._by_slice and place.slice else place.pool.counter_sets.items()
+        rest = {(name, counter): amount for name, counters in sets for counter, amount in counters.items()}
+        for device in self._drawing(place):
+            for consumption in device.consumes:
+                for counter, amount in consumption.counters:
+                    if (consumption.counter_set, counter) in rest:
+                        rest[consumption.counter_set, counter] -= amount
+        return rest
+
+    def _drawing(self, place: Place) -> Iterator[Device]:
+        """The devices that drew on the same counters before this decision."""
+        slices = (*place.pool.slices, *place.pool.others)
         if self._by_slice and place.slice is not None:
-            sets = dict(place.slice.counter_sets)
-            slices: tuple[Slice, ...] = (place.slice,)
-        else:
-            sets, slices = dict(pool.counter_sets), (*pool.slices, *pool.others)
-        rest = {
-            (name, counter): amount for name, counters in sets.items() for counter, amount in counters.items()
-        }
+            slices = (place.slice,)
         for item in slices:
             for device in item.devices:
                 if device.consumes and self.is_allocated(device.id):
-                    for consumption in device.consumes:
-                        for counter, amount in consumption.counters:
-                            if (consumption.counter_set, counter) in rest:
-                                rest[consumption.counter_set, counter] -= amount
-        return rest
+                    yield device
 
     def users(self, position: int, counter_set: str) -> list[str]:
         """The claims that had devices which draw on a counter set of the device before this decision."""
@@ -199,10 +200,9 @@ class Ledger:
         key = self.account_key(place)
         if key not in self._users:
             by_set: dict[str, set[str]] = {}
-            for item in (*place.pool.slices, *place.pool.others):
-                for device in item.devices:
-                    for consumption in device.consumes if self.is_allocated(device.id) else ():
-                        by_set.setdefault(consumption.counter_set, set()).update(self.holders(device.id))
+            for device in self._drawing(place):
+                for consumption in device.consumes:
+                    by_set.setdefault(consumption.counter_set, set()).update(self.holders(device.id))
             self._users[key] = {name: sorted(claims) for name, claims in by_set.items()}
         return self._users[key].get(counter_set, [])
 

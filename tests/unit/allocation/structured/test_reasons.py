@@ -120,6 +120,17 @@ def test_a_counter_tells_who_has_the_rest() -> None:
     )
 
 
+def test_where_counters_are_of_a_slice_only_those_who_draw_on_them_are_told() -> None:
+    one, two = {"s": {"c": 1}}, {"s": {"c": 2}}
+    slices = [
+        slice_(device(name, counters=needs), name=f"s-{name}", count=2, sets=one)
+        for name, needs in (("a", one), ("b", two))
+    ]
+    asked = [held("a", name="x"), claim(request())]
+    outcome = solve(slices, asked, features="k8s-1.34,PartitionableDevices")
+    assert why(outcome)["b"] == (Code.COUNTER, "counter s/c: 2 needed, 1 left")
+
+
 @pytest.mark.parametrize(
     ("attribute", "text"),
     [
