@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from tangram import __version__
 from tangram.allocation.structured import Code, Options
 from tangram.base.errors import UsageError
@@ -21,8 +23,8 @@ from tangram.kube.objects import AllocationResult, Pod, ResourceClaim
 
 _DESCRIPTION = """\
 Says why a pod or a ResourceClaim has no devices yet: every device with what refuses it, in groups, the
-shortest first. It asks the running cluster (or reads files, with -f) and only reads. With kubectl-tangram in
-the PATH, `kubectl tangram why` does the same.
+shortest first; or what keeps those it has from being ready. It asks the running cluster (or reads files, with
+-f) and only reads. With kubectl-tangram in the PATH, `kubectl tangram why` does the same.
 """
 _EPILOG = """\
 examples:
@@ -80,6 +82,19 @@ class _Held:
 
     claim: ResourceClaim
     allocation: AllocationResult
+
+
+class _Condition(msgspec.Struct, frozen=True):
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class _DeviceStatus(msgspec.Struct, frozen=True):
+    """What is read of an entry of `status.devices`."""
+
+    device: str = ""
+    conditions: tuple[_Condition, ...] | None = None
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -184,8 +199,21 @@ def _held_lines(item: _Held) -> Iterable[str]:
     yield f"claim {meta.namespace}/{meta.name} is allocated:"
     for result in item.allocation.devices.results or ():
         yield f"  {device_text(result)}"
+    yield from (f"  {text}" for text in _not_ready(item.claim))
     users = [f"{consumer.resource}/{consumer.name}" for consumer in item.claim.consumers]
     yield f"  in use by {', '.join(users)}" if users else "  no pod uses it yet"
+
+
+def _not_ready(claim: ResourceClaim) -> Iterable[str]:
+    """What the drivers on the node say of devices that are allocated, and not ready for containers."""
+    for entry in (claim.status.devices if claim.status else None) or ():
+        try:
+            device = msgspec.convert(entry, _DeviceStatus)
+        except msgspec.ValidationError:
+            continue  # nothing that a driver may write
+        for condition in device.conditions or ():
+            if (condition.type, condition.status) == ("Ready", "False"):
+                yield f"{device.device} is not ready: {' '.join(condition.message.split())}"
 
 
 def _fitting_lines(answer: Answer) -> Iterable[str]:
@@ -234,7 +262,7 @@ def _held_body(item: _Held) -> dict[str, Any]:
         "allocated": True,
         "allocation": item.allocation,
         "error": None,
-        "reasons": [],
+        "reasons": [*_not_ready(item.claim)],
         "refusals": [],
     }
 

@@ -102,6 +102,29 @@ def test_an_allocated_claim_says_what_it_has_and_who_uses_it(run: _Runner) -> No
     ]
 
 
+def test_of_an_allocated_claim_it_is_said_why_it_is_not_ready(run: _Runner) -> None:
+    """Its pod is in ContainerCreating, or has lost its device: the driver on the node says so."""
+    held = _allocated("held", ("n2", "b"), ("n2", "c"))
+    ready = {"type": "Ready", "status": "True", "reason": "Prepared", "message": "well"}
+    failed = {**ready, "status": "False", "reason": "PrepareFailed", "message": "the GPU hangs;\nreboot"}
+    held["status"]["devices"] = [
+        {
+            "driver": "gpu.example",
+            "pool": "n2",
+            "device": "b",
+            "conditions": [{**failed, "type": "Cool"}, failed],
+        },
+        {"driver": "gpu.example", "pool": "n2", "device": "c", "conditions": [ready]},
+        {"driver": "gpu.example", "pool": "n2", "device": "d", "conditions": None},
+        {"device": "e", "conditions": "of no driver that keeps to the API"},
+    ]
+    code, out, _ = run("claim/held", objects=(held,))
+    assert code == 0
+    assert out.splitlines()[3:] == ["  b is not ready: the GPU hangs; reboot", "  in use by pods/owner"]
+    _, out, _ = run("claim/held", "-o", "json", objects=(held,))
+    assert json.loads(out)["claims"][0]["reasons"] == ["b is not ready: the GPU hangs; reboot"]
+
+
 def test_what_fits_now_is_said(run: _Runner) -> None:
     code, out, _ = run("c", objects=(claim("c"),))
     assert code == 0
