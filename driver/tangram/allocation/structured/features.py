@@ -231,12 +231,10 @@ def parse_features(text: str) -> Features:
         name = _NAMES.get(name, name)
         if name not in (*Gate, _BINDING, _STATUS):
             raise UsageError(f"{word!r} is no feature", next_step=_NEXT_STEP)
-        if not word.startswith("-"):
-            names.add(name)
-        elif name in _HALVES:
-            names -= {name, Gate.DEVICE_BINDING_AND_STATUS}
+        if word.startswith("-"):
+            names -= _WITHOUT.get(name, {name})
         else:
-            names.discard(name)
+            names.add(name)
     gates = {gate for gate in Gate if gate in names}
     if names >= _HALVES:
         gates.add(Gate.DEVICE_BINDING_AND_STATUS)
@@ -246,6 +244,12 @@ def parse_features(text: str) -> Features:
 _BINDING, _STATUS = "DeviceBinding", "DeviceStatus"
 _HALVES = frozenset({_BINDING, _STATUS})
 """Both together are DeviceBindingAndStatus: the two fields of 1.34."""
+_WITHOUT = {
+    Gate.DEVICE_BINDING_AND_STATUS.value: {Gate.DEVICE_BINDING_AND_STATUS, _BINDING},
+    _BINDING: {Gate.DEVICE_BINDING_AND_STATUS, _BINDING},
+    _STATUS: {Gate.DEVICE_BINDING_AND_STATUS, _STATUS},
+}
+"""What goes with one of them."""
 _NAMES = {
     "DeviceBindingConditions": _BINDING,
     "ResourceClaimDeviceStatus": _STATUS,

@@ -51,6 +51,7 @@ def test_gates_do_not_change_the_version_of_selectors(features: str) -> None:
         ("k8s-1.36,-DeviceStatus", False),
         ("k8s-1.36,-DeviceBinding,DeviceBinding", True),
         ("latest,-DeviceBindingAndStatus,DeviceStatus", False),
+        ("DeviceBinding,DeviceStatus,-DeviceBindingAndStatus", False),
     ],
 )
 def test_binding_conditions_have_two_gates(text: str, binds: bool) -> None:
