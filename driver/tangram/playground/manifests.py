@@ -15,6 +15,7 @@ from tangram.testing.apiserver import RESOURCES, FakeApiServer
 MAXIMUM_PODS = 1000
 """of one Job or Deployment"""
 _MAXIMUM_BYTES = 1024 * 1024
+_FORM = "each object needs apiVersion, kind and metadata.name, as in deploy/examples/01-one-gpu.yaml"
 _MIG_CLASS = f"mig.{DRIVER_NAME}".encode()
 _KINDS = {(resource.api_version, resource.kind): resource for resource in RESOURCES}
 
@@ -62,20 +63,27 @@ def read_documents(path: Path) -> tuple[str, list[Any]]:
     """
     try:
         if path.stat().st_size > _MAXIMUM_BYTES:
-            raise InvalidObjectError("larger than 1 MiB", object_name=str(path))
+            raise InvalidObjectError(
+                "larger than 1 MiB", object_name=str(path), next_step="give the objects in several files"
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         cause = getattr(error, "strerror", None) or str(error)
-        raise InvalidObjectError(f"cannot be read: {cause}", object_name=str(path)) from None
+        raise InvalidObjectError(
+            f"cannot be read: {cause}",
+            object_name=str(path),
+            next_step="name a file of manifests, such as deploy/examples/01-one-gpu.yaml",
+        ) from None
     documents = []
     try:
         for content in yaml.load_all(text, Loader=_Loader):
             documents.append(content)  # noqa: PERF402 - counts the good ones before a bad one
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         label = f"{path}, document {len(documents) + 1}"
-        raise InvalidObjectError(f"is not YAML: {' '.join(str(error).split())}", object_name=label) from None
+        problem = f"is not YAML: {' '.join(str(error).split())}"
+        raise InvalidObjectError(problem, object_name=label, next_step="mend the YAML of the file") from None
     if all(content is None for content in documents):
-        raise InvalidObjectError("has no object", object_name=str(path))
+        raise InvalidObjectError("has no object", object_name=str(path), next_step=_FORM)
     return text, documents
 
 
@@ -101,20 +109,26 @@ def apply(server: FakeApiServer, document: Document) -> None:
             error.cause, object_name=document.label, next_step="give each object a name of its own"
         ) from None
     except ApiError as error:
-        raise InvalidObjectError(error.cause, object_name=document.label) from None
+        raise InvalidObjectError(
+            error.cause,
+            object_name=document.label,
+            next_step="correct it: a real API server refuses it likewise",
+        ) from None
 
 
 def check_form(content: Any, *, label: str) -> None:
     """InvalidObjectError for what is no object of any kind."""
     if not isinstance(content, dict):
-        raise InvalidObjectError("is not an object", object_name=label)
+        raise InvalidObjectError("is not an object", object_name=label, next_step=_FORM)
     metadata, spec = content.get("metadata"), content.get("spec", {})
     if not isinstance(spec, dict | None):
-        raise InvalidObjectError("is not an object", object_name=label, field="spec")
+        raise InvalidObjectError("is not an object", object_name=label, field="spec", next_step=_FORM)
     if not isinstance(metadata, dict):
-        raise InvalidObjectError("is not an object", object_name=label, field="metadata")
+        raise InvalidObjectError("is not an object", object_name=label, field="metadata", next_step=_FORM)
     if not isinstance(metadata.get("name") or metadata.get("generateName"), str):
-        raise InvalidObjectError("is missing, or not a string", object_name=label, field="metadata.name")
+        raise InvalidObjectError(
+            "is missing, or not a string", object_name=label, field="metadata.name", next_step=_FORM
+        )
 
 
 def resource_of(content: dict[str, Any]) -> Resource | None:

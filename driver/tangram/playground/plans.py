@@ -41,7 +41,9 @@ def load_plans(paths: Sequence[Path]) -> Plans:
         for field in ("replicas", "parallelism"):
             if isinstance(count := spec.get(field), int) and count > MAXIMUM_PODS:
                 problem = f"the playground makes at most {MAXIMUM_PODS} pods, not {count}"
-                raise InvalidObjectError(problem, object_name=document.label, field=f"spec.{field}")
+                raise InvalidObjectError(
+                    problem, object_name=document.label, field=f"spec.{field}", next_step="ask for fewer"
+                )
     return files
 
 

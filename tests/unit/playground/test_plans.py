@@ -70,9 +70,11 @@ def test_a_bad_document_is_named(tmp_path: Path, text: str, message: str) -> Non
         load_plans([file])
     assert str(caught.value).startswith(str(file))
     assert message in str(caught.value)
+    assert caught.value.next_step
     assert caught.value.exit_code == 2
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(InvalidObjectError, match=r"none\.yaml: cannot be read"):
+    with pytest.raises(InvalidObjectError, match=r"none\.yaml: cannot be read") as caught:
         load_plans([tmp_path / "none.yaml"])
+    assert caught.value.next_step
