@@ -112,7 +112,7 @@ def apply(server: FakeApiServer, document: Document) -> None:
         raise InvalidObjectError(
             error.cause,
             object_name=document.label,
-            next_step="correct it: a real API server refuses it likewise",
+            next_step="correct it; a real API server refuses it likewise",
         ) from None
 
 

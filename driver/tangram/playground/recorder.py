@@ -138,11 +138,12 @@ class Recorder:
         return sorted(found, key=lambda gpu: (gpu.node, gpu.index))
 
     def holders(self) -> dict[tuple[str, str], list[str]]:
-        """Pods by (node, device) that hold it now; a claim that no pod uses any more counts by its name."""
+        """Pods by (node, device) that hold it now; a claim that no pod uses any more counts by its name. Who
+        has admin access only looks."""
         holding: dict[tuple[str, str], list[str]] = {}
         for claim in self._server.objects(RESOURCE_CLAIMS):
             using = [holder["name"] for holder in claim.get("status", {}).get("reservedFor") or ()]
-            for result in results(claim):
+            for result in (each for each in results(claim) if not each.get("adminAccess")):
                 key = (result["pool"].rpartition("/")[2], result["device"])
                 holding.setdefault(key, []).extend(using or [f"claim {claim['metadata']['name']}"])
         return holding

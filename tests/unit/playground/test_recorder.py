@@ -8,7 +8,7 @@ import pytest
 from tangram.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS
 from tangram.playground import claimcontroller, scheduler
 from tangram.playground.recorder import Recorder
-from tangram.testing.apiserver import RESOURCE_CLAIM_TEMPLATES, FakeApiServer
+from tangram.testing.apiserver import NAMESPACES, RESOURCE_CLAIM_TEMPLATES, FakeApiServer
 from tangram.testing.clock import FakeClock
 
 REQUESTS = {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": "c"}}]}}
@@ -21,7 +21,7 @@ class Playground:
     def __init__(self, directory: Path) -> None:
         self.server = FakeApiServer()
         self._clock = FakeClock()
-        self._recorder = Recorder(self.server, controller_log=directory / "log")
+        self.recorder = Recorder(self.server, controller_log=directory / "log")
         self.server.create(NODES, {"metadata": {"name": "node-1", "labels": {"a": "b"}}, "spec": {}})
         self.server.create(DEVICE_CLASSES, {"metadata": {"name": "c"}, "spec": {}})
 
@@ -31,8 +31,8 @@ class Playground:
     def waits(self) -> str:
         claimcontroller.step(self.server, self._clock)
         scheduler.step(self.server, self._clock)
-        self._recorder.observe()
-        (seen,) = self._recorder.pods.values()
+        self.recorder.observe()
+        (seen,) = self.recorder.pods.values()
         return seen.waits
 
 
@@ -83,3 +83,20 @@ def test_a_class_that_is_not_there_and_comes(playground: Playground, listed: boo
     assert playground.waits() == "request r: device class late does not exist"
     playground.server.create(DEVICE_CLASSES, {"metadata": {"name": "late"}, "spec": {}})
     assert playground.waits() == ""
+
+
+def test_who_only_looks_holds_nothing(playground: Playground) -> None:
+    """A claim with adminAccess leaves a GPU free for others."""
+    requests = [{"name": "r", "exactly": {"deviceClassName": "c", "adminAccess": True}}]
+    playground.server.create(
+        NAMESPACES,
+        {"metadata": {"name": "watch", "labels": {"resource.kubernetes.io/admin-access": "true"}}},
+    )
+    for name, namespace, admin in (("watches", "watch", True), ("holds", "default", None)):
+        spec = {"devices": {"requests": requests}} if admin else REQUESTS
+        place = {"name": name, "namespace": namespace}
+        playground.server.create(RESOURCE_CLAIMS, {"metadata": place, "spec": spec})
+        result = {"request": "r", "driver": "d", "pool": "d/node-1", "device": "gpu-0", "adminAccess": admin}
+        status = {"allocation": {"devices": {"results": [result]}}}
+        playground.server.patch(RESOURCE_CLAIMS, {"status": status}, **place, subresource="status")
+    assert playground.recorder.holders() == {("node-1", "gpu-0"): ["claim holds"]}
