@@ -98,5 +98,7 @@ def test_who_only_looks_holds_nothing(playground: Playground) -> None:
         playground.server.create(RESOURCE_CLAIMS, {"metadata": place, "spec": spec})
         result = {"request": "r", "driver": "d", "pool": "d/node-1", "device": "gpu-0", "adminAccess": admin}
         status = {"allocation": {"devices": {"results": [result]}}}
-        playground.server.patch(RESOURCE_CLAIMS, {"status": status}, **place, subresource="status")
+        playground.server.patch(
+            RESOURCE_CLAIMS, {"status": status}, name=name, namespace=namespace, subresource="status"
+        )
     assert playground.recorder.holders() == {("node-1", "gpu-0"): ["claim holds"]}
