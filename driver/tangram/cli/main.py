@@ -50,6 +50,8 @@ examples:
   tangram node run --node-name demo --simulate t4-x4       the same with simulated GPUs: no GPU needed
   tangram node status                                      who holds which GPU of this node, and how they are
   tangram node doctor                                      what is wrong on this node, and how to mend it
+  tangram why train-0 -n research                          what keeps a pod from its GPUs, GPU by GPU
+  tangram allocate -f cluster.yaml -f pod.yaml             which GPUs a pod would get, from files
   tangram probe                                            show the GPUs of this machine
   tangram controller run --kubeconfig ~/.kube/config       allocate claims from outside the cluster
   tangram node run --node-name worker-1 --print-config     show the settings as they would hold
