@@ -15,6 +15,7 @@ from tangram.playground.cluster import Cluster, running_cluster
 from tangram.playground.picture import coloured
 from tangram.playground.plans import Plans
 from tangram.playground.play import Play, Teller
+from tangram.playground.recorder import PodSeen
 
 _INTERRUPTED = 130
 
@@ -80,17 +81,21 @@ def _next(command: str) -> list[str]:
 
 def _kept(cluster: Cluster, play: Play) -> list[str]:
     pods = [pod for pod in play.recorder.pods.values() if not pod.gone]
-    waiting = [pod.name for pod in pods if not pod.node]
-    holding = [f"  kubectl delete pod {pod.name}" for pod in pods if pod.phase == "Running" and pod.devices]
+    waiting = [_named(pod) for pod in pods if not pod.node]
+    holding = [_named(pod) for pod in pods if pod.phase == "Running" and pod.devices]
     return [
         "",
         "It goes on until Ctrl-C. In a second terminal:",
         f"  export KUBECONFIG={cluster.kubeconfig}",
         "  kubectl get pods,resourceclaims",
         *(line for name in waiting[:1] for line in _about(name)),
-        *holding[:1],
+        *(f"  kubectl delete pod {name}" for name in holding[:1]),
         f"  {_tangram()} node status --config {cluster.settings_file(next(iter(cluster.nodes)))}",
     ]
+
+
+def _named(pod: PodSeen) -> str:
+    return pod.name if pod.namespace == "default" else f"{pod.name} -n {pod.namespace}"
 
 
 def _about(waiting: str) -> list[str]:

@@ -20,10 +20,9 @@ def kept(*pods: SimpleNamespace) -> list[str]:
     return _kept(cluster, play)
 
 
-def pod(name: str, node: str = "") -> SimpleNamespace:
-    return SimpleNamespace(
-        name=name, node=node, gone=False, phase="Running" if node else "Pending", devices=[1]
-    )
+def pod(name: str, node: str = "", *, namespace: str = "default") -> SimpleNamespace:
+    phase = "Running" if node else "Pending"
+    return SimpleNamespace(name=name, namespace=namespace, node=node, gone=False, phase=phase, devices=[1])
 
 
 @pytest.fixture
@@ -43,3 +42,10 @@ def test_why_is_asked_of_a_pod_that_waits(tangram: str) -> None:
 
 def test_where_all_run_it_is_not(tangram: str) -> None:
     assert not any(" why " in line for line in kept(pod("runs", "node-1")))
+
+
+def test_the_namespace_is_named_where_it_is_another(tangram: str) -> None:
+    lines = kept(pod("runs", "node-1", namespace="a"), pod("waits", namespace="b"))
+    assert "  kubectl delete pod runs -n a" in lines
+    assert "  kubectl describe pod waits -n b" in lines
+    assert f"  {tangram} why pod/waits -n b" in lines
