@@ -235,3 +235,31 @@ def test_the_guardian_spares_what_has_ended(tmp_path: Path) -> None:
             guard.forget(other.pid)
         assert other.poll() is None
         other.kill()
+
+
+async def test_a_terminal_that_was_told_of_the_cluster_is_spared(tmp_path: Path) -> None:
+    """All that is started there inherits its KUBECONFIG. What the playground started ends, wherever it is."""
+    path = {"PATH": "/usr/bin:/bin"}
+    with Guard(tmp_path) as guard:
+        log = guard.directory / "log"
+        known = {**path, "KUBECONFIG": f"{guard.directory}/kubeconfig", "OLDPWD": str(guard.directory)}
+        editor = await asyncio.create_subprocess_exec("sleep", "600", env=known)
+        pipe = {"CUDA_MPS_PIPE_DIRECTORY": f"{guard.directory}/mps"}
+        daemon = await asyncio.create_subprocess_exec("sleep", "600", env={**path, **pipe})
+        with log.open("wb") as file:
+            words = ["setsid", "--fork", "sh", "-c", "echo $$; exec sleep 600"]
+            home = {"HOME": str(guard.directory / "pods")}
+            group = guard.start(words, environment={**path, **home}, output=file, directory=tmp_path)
+        async with asyncio.timeout(TIMEOUT_S):
+            while not log.read_bytes().endswith(b"\n"):  # noqa: ASYNC110 - a process sends no event
+                await asyncio.sleep(0.01)
+        line = Path("/proc") / str(int(log.read_bytes())) / "cmdline"
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await daemon.wait() == -signal.SIGKILL
+        assert group.exit_code() is not None
+        assert not (line.exists() and line.read_bytes())  # who is dead and not buried has none
+        assert editor.returncode is None
+    finally:
+        editor.kill()
+    assert await editor.wait() == -signal.SIGKILL
