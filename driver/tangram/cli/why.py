@@ -13,6 +13,7 @@ import msgspec
 from tangram import __version__
 from tangram.allocation.structured import Code, Options
 from tangram.base.errors import UsageError
+from tangram.base.settings import API_VERSION
 from tangram.cli.livecluster import read_cluster
 from tangram.cli.placing import Answer, Placer, chosen_nodes
 from tangram.cli.problems import ClaimName, Group, Problem, problem_of
@@ -250,7 +251,8 @@ def _refusal_lines(answer: Answer) -> Iterable[str]:
 
 
 def _structured(answers: Sequence[Answer], held: Iterable[_Held], form: str) -> str:
-    body = {"claims": [*map(_held_body, held), *map(_answer_body, answers)]}
+    claims = [*map(_held_body, held), *map(_answer_body, answers)]
+    body = {"apiVersion": API_VERSION, "kind": "Why", "claims": claims}
     return as_yaml(body) if form == "yaml" else as_json(body, indent=2) + "\n"
 
 

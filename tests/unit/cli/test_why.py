@@ -76,7 +76,9 @@ def test_devices_of_other_classes_come_last(run: _Runner) -> None:
 
 def test_programs_get_each_device(run: _Runner) -> None:
     code, out, _ = run("claim/c", "-o", "json", objects=(claim("c", count=9),))
-    (answer,) = json.loads(out)["claims"]
+    report = json.loads(out)
+    assert (report["apiVersion"], report["kind"]) == ("tangram/v1alpha1", "Why")
+    (answer,) = report["claims"]
     assert code == 3
     assert (answer["name"], answer["allocated"], answer["allocation"]) == ("c", False, None)
     assert answer["reasons"]
