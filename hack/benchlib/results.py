@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from benchlib.statistics import Summary
+from benchlib.series import Summary
 
 API_VERSION = "tangram/v1alpha1"
 

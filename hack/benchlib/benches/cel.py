@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchlib.arguments import positive
 from benchlib.benches.tables import goal_list, prose
-from benchlib.numbers import positive
 from benchlib.results import Goal, Measurement, Result
 from clusterlib.steps import step
 from conformance.celgenerate import Generator

@@ -6,8 +6,8 @@ import os
 import sys
 from collections.abc import Mapping
 
+from benchlib.arguments import positive
 from benchlib.benches.tables import goal_list, prose
-from benchlib.numbers import positive
 from benchlib.results import Goal, Measurement, Result
 from clusterlib.layout import REPOSITORY
 from clusterlib.steps import step

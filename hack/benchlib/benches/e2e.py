@@ -14,7 +14,7 @@ import msgspec
 from benchlib.benches.tables import amount, goal_list, prose, table
 from benchlib.realcluster import BASE_PORT, KUBERNETES_VERSION, deployed
 from benchlib.results import Goal, Measurement, Result
-from benchlib.statistics import summarize
+from benchlib.series import summarize
 from clusterlib.errors import ClusterError
 from clusterlib.images import BUSYBOX_IMAGE
 from clusterlib.steps import Step, step

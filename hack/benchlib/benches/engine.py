@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from benchlib.benches.tables import goal_list, prose, table
 from benchlib.results import Goal, Measurement, Result
-from benchlib.statistics import summarize
+from benchlib.series import summarize
 from clusterlib.errors import ClusterError
 from clusterlib.steps import step
 from conformance.compare import difference

@@ -12,7 +12,7 @@ from benchlib.kinds import MACHINE as KINDS_MACHINE
 from benchlib.kinds import SETTINGS as KINDS_SETTINGS
 from benchlib.processes import Memory, Process
 from benchlib.results import Goal, Measurement, Result
-from benchlib.statistics import summarize
+from benchlib.series import summarize
 from benchlib.world import GPUS, MACHINE, World, check_namespaces
 from clusterlib.steps import Step, step
 from tangram import DRIVER_NAME

@@ -16,7 +16,7 @@ from benchlib.kinds import BURST, MIG_PER_GPU, measure_kinds
 from benchlib.kinds import MACHINE as KINDS_MACHINE
 from benchlib.processes import Process
 from benchlib.results import Goal, Measurement, Result
-from benchlib.statistics import summarize
+from benchlib.series import summarize
 from benchlib.world import GPUS, MACHINE, World, check_namespaces
 from clusterlib.steps import Step, step
 from tangram.base.atomicfile import write_atomically

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from benchlib.benches.tables import amount, goal_list, prose, table
 from benchlib.processes import Process
 from benchlib.results import Goal, Measurement, Result
-from benchlib.statistics import summarize
+from benchlib.series import summarize
 from benchlib.world import GPUS, MACHINE, World, check_namespaces
 from clusterlib.steps import Step, step
 

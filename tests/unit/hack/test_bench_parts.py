@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from benchlib import references
+from benchlib.arguments import positive
 from benchlib.benches import conformance, e2e, memory, prepare, start
 from benchlib.benches.tables import amount, goal_list, prose
-from benchlib.numbers import positive
 from benchlib.processes import parse_smaps
 from benchlib.results import Goal, Machine, Result
-from benchlib.statistics import summarize
+from benchlib.series import summarize
 from tangram.kube.resources import PODS, RESOURCE_CLAIMS, Resource
 
 SMAPS = """\
@@ -175,3 +177,9 @@ def test_of_few_problems_one_may_be_given_up_by_chance() -> None:
     assert [limit(cases) >= 1000 / cases for cases in (1, 100, 1_000)] == [False, True, True]
     assert limit(1_000) < 5
     assert limit(100_000) == 1
+
+
+def test_no_module_hides_one_of_the_standard_library() -> None:
+    """references.py is run by its path: what stands beside it is found first."""
+    names = {path.stem for path in Path(references.__file__).parent.glob("*.py")}
+    assert names & sys.stdlib_module_names == set()
