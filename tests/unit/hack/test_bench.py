@@ -10,7 +10,7 @@ import pytest
 from benchlib import cli, document
 from benchlib.registry import BENCHES, Entry, load
 from benchlib.results import Goal, Machine, Measurement, Result, Results, read_results, to_json
-from benchlib.statistics import quantile, summarize
+from benchlib.series import quantile, summarize
 from clusterlib.errors import ClusterError
 
 MACHINE = Machine(cpu="a CPU", cpus=2, memory_bytes=2**34, kernel="6.1", os="an OS", load=(0.5, 1.5))
