@@ -174,8 +174,7 @@ class Discovery:
             failing = await self._probe(before.machine.gpus)
             if not failing:
                 raise HardwareError(error.cause, next_step=error.next_step) from error
-            ill = self._of(before, {**self._health.unhealthy(), **self._hanging()})
-            return replace(before, unhealthy={**ill, **failing})
+            return replace(before, unhealthy={**self._ill(before), **failing})
         foreign, silent = await self._foreign(machine, claims, owed)
         inventory = merge(before, machine, held=held, policy=self._policy, foreign=foreign)
         nodes, failing = await self._device_nodes(machine)
@@ -187,7 +186,7 @@ class Discovery:
         return replace(
             inventory,
             unhealthy={
-                **self._of(inventory, {**self._health.unhealthy(), **self._hanging()}),
+                **self._ill(inventory),
                 **inventory.unhealthy,
                 **silent,
                 **failing,
@@ -199,9 +198,11 @@ class Discovery:
             driver_edits=driver_edits,
         )
 
-    def _hanging(self) -> dict[GpuUuid, str]:
-        """GPUs with a call, such as a step of a claim, that has not returned: they may answer a look."""
-        return dict.fromkeys(self._workers.hung_gpus, "a call hangs in the driver")
+    def _ill(self, inventory: Inventory) -> dict[GpuUuid, str]:
+        """Why GPUs must not be used: by their health, or with a call, such as a step of a claim, that has not
+        returned: they may answer a look."""
+        hanging = dict.fromkeys(self._workers.hung_gpus, "a call hangs in the driver")
+        return self._of(inventory, {**self._health.unhealthy(), **hanging})
 
     async def _probe(self, gpus: Iterable[Gpu]) -> dict[GpuUuid, str]:
         """The GPUs that do not answer, with the cause."""
